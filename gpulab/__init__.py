@@ -1,0 +1,56 @@
+"""A GPU for every notebook, and proof that it pays.
+
+The public names are loaded when they are used: importing gpulab costs nothing that a kernel or
+`gpulab run` would feel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpulab.allocation.session import Lease, acquire, current
+    from gpulab.compare import compare
+    from gpulab.hardware.nvml import snapshot
+    from gpulab.jupyter.extension import load_ipython_extension, unload_ipython_extension
+    from gpulab.widgets.monitor import monitor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Lease",
+    "__version__",
+    "acquire",
+    "compare",
+    "current",
+    "load_ipython_extension",
+    "monitor",
+    "snapshot",
+    "unload_ipython_extension",
+]
+
+_HOME = {
+    "Lease": "gpulab.allocation.session",
+    "acquire": "gpulab.allocation.session",
+    "compare": "gpulab.compare",
+    "current": "gpulab.allocation.session",
+    "load_ipython_extension": "gpulab.jupyter.extension",
+    "monitor": "gpulab.widgets.monitor",
+    "snapshot": "gpulab.hardware.nvml",
+    "unload_ipython_extension": "gpulab.jupyter.extension",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,148 @@
+"""Settings: the environment, the user's file and the administrator's, read in this module only.
+
+The environment wins over the user's file. The administrator's file, root-owned, is no default but
+a bound: what it says can be tightened by the others and never widened.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpulab.errors import ConfigError
+
+__all__ = ["ADMIN_FILE", "HOST_LEASE_DIR", "ON_FULL", "POLICIES", "Settings", "export", "load"]
+
+ADMIN_FILE = "/etc/gpulab/config.toml"
+HOST_LEASE_DIR = "/run/gpulab"
+POLICIES = ("idlest",)
+ON_FULL = ("cpu", "error")
+
+
+class Settings(NamedTuple):
+    """All settings of one process, frozen."""
+
+    lease_dir: str | None = None
+    """Set by GPULAB_LEASE_DIR; None means the host's directory if there is one, else the account's."""
+    data_dir: str = ""
+    """Where this account's sampler keeps its record and history."""
+    simulate: str | None = None
+    """A scenario file or NxPROFILE; None on the real machine."""
+    prometheus_url: str | None = None
+    policy: str = "idlest"
+    on_full: str = "cpu"
+    drained: tuple[str, ...] = ()
+    """UUIDs the administrator has taken out of service."""
+
+    visible_devices: str | None = None
+    """CUDA_VISIBLE_DEVICES as inherited; None if it is not set, which is not the same as empty."""
+    device_order: str | None = None
+    lease_id: str | None = None
+    lease_fd: int | None = None
+    kernel_id: str | None = None
+    notebook: str | None = None
+    runtime_dir: str = ""
+    """Where this account's leases lie if there is no directory of the host."""
+
+    @property
+    def machine_dir(self) -> str:
+        """The part of `data_dir` that belongs to this machine, real or simulated."""
+        name = socket.gethostname() or "localhost"
+        if self.simulate is not None:
+            tag = "".join(c if c.isalnum() else "-" for c in self.simulate)[-60:]
+            name = f"{name}-simulated-{tag}"
+        return os.path.join(self.data_dir, name)
+
+
+def load(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings of this process. Raises ConfigError with the name of what is wrong."""
+    env = os.environ if environ is None else environ
+    admin = _read_toml(ADMIN_FILE, must_exist=False)
+    user = _read_toml(
+        env.get("GPULAB_CONFIG") or os.path.join(_config_home(env), "gpulab", "config.toml"),
+        must_exist="GPULAB_CONFIG" in env,
+    )
+
+    def choice(key: str, allowed: tuple[str, ...], default: str) -> str:
+        value = env.get(f"GPULAB_{key.upper()}") or user.get(key) or default
+        if value not in allowed:
+            raise ConfigError(f"{key} is {value!r}; it must be one of {', '.join(allowed)}.")
+        return str(value)
+
+    fd = env.get("GPULAB_LEASE_FD", "")
+    return Settings(
+        lease_dir=env.get("GPULAB_LEASE_DIR") or None,
+        data_dir=env.get("GPULAB_DATA_DIR") or user.get("data_dir") or _state_home(env),
+        simulate=env.get("GPULAB_SIMULATE") or None,
+        prometheus_url=env.get("GPULAB_PROMETHEUS_URL") or user.get("prometheus_url"),
+        policy=choice("policy", POLICIES, "idlest"),
+        on_full=choice("on_full", ON_FULL, "cpu"),
+        drained=tuple(admin.get("drained", ())),
+        visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
+        device_order=env.get("CUDA_DEVICE_ORDER"),
+        lease_id=env.get("GPULAB_LEASE") or None,
+        lease_fd=int(fd) if fd.isdecimal() else None,
+        kernel_id=env.get("GPULAB_KERNEL_ID") or None,
+        notebook=env.get("JPY_SESSION_NAME") or None,
+        runtime_dir=_runtime_dir(env),
+    )
+
+
+def export(variables: Mapping[str, str | None]) -> None:
+    """Set variables of this process, and of the children it starts from now on; None removes."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def inherited() -> dict[str, str]:
+    """A copy of this process's environment, for a child."""
+    return dict(os.environ)
+
+
+def _read_toml(path: str, *, must_exist: bool) -> dict[str, Any]:
+    if not os.path.exists(path):
+        if must_exist:
+            raise ConfigError(f"GPULAB_CONFIG names {path}, which does not exist; correct or unset it.")
+        return {}
+    import tomllib  # only where there is a file: most machines have none
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); correct that file.") from error
+
+
+def _home(env: Mapping[str, str]) -> str:
+    return env.get("HOME") or os.path.expanduser("~")
+
+
+def _config_home(env: Mapping[str, str]) -> str:
+    return env.get("XDG_CONFIG_HOME") or os.path.join(_home(env), ".config")
+
+
+def _state_home(env: Mapping[str, str]) -> str:
+    if sys.platform.startswith("linux"):
+        return os.path.join(
+            env.get("XDG_STATE_HOME") or os.path.join(_home(env), ".local", "state"), "gpulab"
+        )
+    import platformdirs  # a third of the time of `gpulab run`, so not where the rule is one line
+
+    return platformdirs.user_state_dir("gpulab")
+
+
+def _runtime_dir(env: Mapping[str, str]) -> str:
+    """Not /tmp: it is private to each service and container, so it would be several silent worlds."""
+    candidates = [env.get("XDG_RUNTIME_DIR", "")]
+    if hasattr(os, "getuid"):
+        candidates.append(f"/run/user/{os.getuid()}")
+    for candidate in candidates:
+        if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK):
+            return os.path.join(candidate, "gpulab")
+    return os.path.join(_state_home(env), "run")

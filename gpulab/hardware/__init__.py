@@ -1,0 +1,1 @@
+"""What GPUs there are. Everything above reads frozen values and never NVML."""

@@ -1,0 +1,163 @@
+"""Frozen values: what the machine's GPUs are and what they are doing, at one instant.
+
+Units stand in the names. Unknown is None, never 0. NamedTuples, because `gpulab run` pays for
+every import and `dataclasses` costs more than all of this module.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["Device", "DriverState", "Memory", "Process", "Snapshot"]
+
+
+class DriverState(NamedTuple):
+    """Whether NVML answers, and if not why and what to do about it."""
+
+    state: str = "ok"
+    """ok, no_library, no_driver, driver_mismatch, no_permission, unresponsive or error"""
+    code: int | None = None
+    message: str = ""
+    """One sentence with the reason and the remedy; empty when the state is ok."""
+    driver: str | None = None
+    cuda: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "ok"
+
+
+class Memory(NamedTuple):
+    """A device's memory; used + free + reserved = total where all are known."""
+
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    reserved_bytes: int | None = None
+    shared_with_host: bool = False
+
+
+class Process(NamedTuple):
+    """A process on a device, as NVML names it (host process ids)."""
+
+    pid: int
+    user: str | None = None
+    """None if the process is not ours to see: another namespace, or hidden."""
+    command: str | None = None
+    memory_bytes: int | None = None
+    gpu_percent: float | None = None
+    type: str = "compute"
+    """compute or graphics"""
+
+
+class Device(NamedTuple):
+    """A GPU, or a MIG slice of one."""
+
+    index: int
+    """NVML's index; a MIG slice has its parent's."""
+    uuid: str | None = None
+    """None only if the device cannot even name itself."""
+    name: str | None = None
+    kind: str = "gpu"
+    """gpu or mig"""
+    parent_uuid: str | None = None
+    state: str = "ok"
+    """ok, lost, error or unresponsive"""
+    message: str = ""
+    sampled_at: float | None = None
+    """Seconds since the epoch."""
+    memory: Memory = Memory()
+    gpu_percent: float | None = None
+    """Share of the last sample period with a kernel running; not occupancy."""
+    memory_percent: float | None = None
+    """Share of the period in which memory was read or written; not memory in use."""
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    """Since the driver was loaded."""
+    compute_mode: str | None = None
+    """default, exclusive_process or prohibited"""
+    processes: tuple[Process, ...] | None = None
+    """None if they could not be listed; that is not the same as none."""
+
+    @property
+    def unattributed_bytes(self) -> int | None:
+        """Memory in use that no listed process accounts for; None if anything is unknown."""
+        if self.processes is None or self.memory.used_bytes is None:
+            return None
+        used = 0
+        for process in self.processes:
+            if process.memory_bytes is None:
+                return None
+            used += process.memory_bytes
+        return max(0, self.memory.used_bytes - used)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry of `gpulab.status/1`, less what only leases and rules know."""
+        return {
+            "index": self.index,
+            "uuid": self.uuid,
+            "name": self.name,
+            "kind": self.kind,
+            "parent_uuid": self.parent_uuid,
+            "state": self.state,
+            "message": self.message,
+            "sampled_at": self.sampled_at,
+            "memory": self.memory._asdict(),
+            "utilization": {"gpu_percent": self.gpu_percent, "memory_percent": self.memory_percent},
+            "temperature_celsius": self.temperature_celsius,
+            "power_watts": self.power_watts,
+            "power_limit_watts": self.power_limit_watts,
+            "energy_joules": self.energy_joules,
+            "compute_mode": self.compute_mode,
+            "processes": None if self.processes is None else [p._asdict() for p in self.processes],
+            "unattributed_bytes": self.unattributed_bytes,
+        }
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any]) -> Device:
+        """The inverse of `to_dict`; raises KeyError, TypeError or ValueError for another shape."""
+        known = {key: entry[key] for key in cls._fields if key in entry}
+        processes = entry["processes"]
+        known["memory"] = Memory(**entry["memory"])
+        known["gpu_percent"] = entry["utilization"]["gpu_percent"]
+        known["memory_percent"] = entry["utilization"]["memory_percent"]
+        known["processes"] = None if processes is None else tuple(Process(**p) for p in processes)
+        return cls(**known)
+
+
+class Snapshot(NamedTuple):
+    """Every device at one instant, or the reason why there is none."""
+
+    time: float
+    """Seconds since the epoch."""
+    driver: DriverState
+    devices: tuple[Device, ...] = ()
+    simulated: bool = False
+    source: str = "nvml"
+    """nvml (asked just now) or sampler (read from its record)"""
+
+    def device(self, uuid: str) -> Device | None:
+        """The device of this UUID, or None."""
+        return next((device for device in self.devices if device.uuid == uuid), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "time": self.time,
+            "simulated": self.simulated,
+            "source": self.source,
+            "nvml": self.driver._asdict(),
+            "devices": [device.to_dict() for device in self.devices],
+        }
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Snapshot:
+        """The inverse of `to_dict`; raises KeyError, TypeError or ValueError for another shape."""
+        return cls(
+            time=float(record["time"]),
+            driver=DriverState(**record["nvml"]),
+            devices=tuple(Device.from_dict(entry) for entry in record["devices"]),
+            simulated=bool(record["simulated"]),
+            source=str(record["source"]),
+        )

@@ -1,0 +1,1 @@
+"""The doors of Jupyter: kernels, the extension, the server."""

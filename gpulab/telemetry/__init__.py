@@ -1,0 +1,1 @@
+"""What the GPUs did, for every reader from one sampler."""
