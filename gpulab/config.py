@@ -14,12 +14,25 @@ from typing import Any, NamedTuple
 
 from gpulab.errors import ConfigError
 
-__all__ = ["ADMIN_FILE", "HOST_LEASE_DIR", "ON_FULL", "POLICIES", "Settings", "export", "load"]
+__all__ = [
+    "ADMIN_FILE",
+    "HOST_LEASE_DIR",
+    "ON_FULL",
+    "POLICIES",
+    "Settings",
+    "export",
+    "inherited",
+    "load",
+    "remember_mask",
+]
 
 ADMIN_FILE = "/etc/gpulab/config.toml"
 HOST_LEASE_DIR = "/run/gpulab"
 POLICIES = ("idlest",)
 ON_FULL = ("cpu", "error")
+
+_OUTER_MASK = "GPULAB_OUTER_MASK"
+_NO_MASK = "all"
 
 
 class Settings(NamedTuple):
@@ -38,7 +51,9 @@ class Settings(NamedTuple):
     """UUIDs the administrator has taken out of service."""
 
     visible_devices: str | None = None
-    """CUDA_VISIBLE_DEVICES as inherited; None if it is not set, which is not the same as empty."""
+    """CUDA_VISIBLE_DEVICES now; None if it is not set, which is not the same as empty."""
+    outer_devices: str | None = None
+    """The mask from outside gpulab (Slurm, Docker, the user), which bounds every choice."""
     device_order: str | None = None
     lease_id: str | None = None
     lease_fd: int | None = None
@@ -82,6 +97,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         on_full=choice("on_full", ON_FULL, "cpu"),
         drained=tuple(admin.get("drained", ())),
         visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
+        outer_devices=_outer_mask(env),
         device_order=env.get("CUDA_DEVICE_ORDER"),
         lease_id=env.get("GPULAB_LEASE") or None,
         lease_fd=int(fd) if fd.isdecimal() else None,
@@ -103,6 +119,16 @@ def export(variables: Mapping[str, str | None]) -> None:
 def inherited() -> dict[str, str]:
     """A copy of this process's environment, for a child."""
     return dict(os.environ)
+
+
+def remember_mask(settings: Settings) -> dict[str, str]:
+    """The variable by which a process that gpulab has masked still knows the mask from outside."""
+    return {_OUTER_MASK: _NO_MASK if settings.outer_devices is None else settings.outer_devices}
+
+
+def _outer_mask(env: Mapping[str, str]) -> str | None:
+    mask = env.get(_OUTER_MASK, env.get("CUDA_VISIBLE_DEVICES"))
+    return None if mask == _NO_MASK else mask
 
 
 def _read_toml(path: str, *, must_exist: bool) -> dict[str, Any]:
