@@ -17,6 +17,7 @@ from gpulab.errors import ConfigError
 __all__ = [
     "ADMIN_FILE",
     "HOST_LEASE_DIR",
+    "LEASE_VARIABLES",
     "ON_FULL",
     "POLICIES",
     "Settings",
@@ -24,12 +25,22 @@ __all__ = [
     "inherited",
     "load",
     "remember_mask",
+    "without_lease",
 ]
 
 ADMIN_FILE = "/etc/gpulab/config.toml"
 HOST_LEASE_DIR = "/run/gpulab"
 POLICIES = ("idlest",)
 ON_FULL = ("cpu", "error")
+LEASE_VARIABLES = (
+    "GPULAB_LEASE",
+    "GPULAB_LEASE_FD",
+    "GPULAB_LEASE_DEVICES",
+    "GPULAB_LEASE_REASON",
+    "GPULAB_MEMORY_LIMIT",
+    "GPULAB_NO_GPU_REASON",
+)
+"""What tells a process of its own lease, or why it has none, beside CUDA's variables."""
 
 _OUTER_MASK = "GPULAB_OUTER_MASK"
 _NO_MASK = "all"
@@ -57,6 +68,12 @@ class Settings(NamedTuple):
     device_order: str | None = None
     lease_id: str | None = None
     lease_fd: int | None = None
+    lease_devices: str | None = None
+    """The names of the leased devices, as text for people."""
+    lease_reason: str | None = None
+    """Why just these devices were chosen."""
+    no_gpu_reason: str | None = None
+    """Why the provisioner started this kernel without a GPU."""
     kernel_id: str | None = None
     notebook: str | None = None
     runtime_dir: str = ""
@@ -101,6 +118,9 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         device_order=env.get("CUDA_DEVICE_ORDER"),
         lease_id=env.get("GPULAB_LEASE") or None,
         lease_fd=int(fd) if fd.isdecimal() else None,
+        lease_devices=env.get("GPULAB_LEASE_DEVICES") or None,
+        lease_reason=env.get("GPULAB_LEASE_REASON") or None,
+        no_gpu_reason=env.get("GPULAB_NO_GPU_REASON") or None,
         kernel_id=env.get("GPULAB_KERNEL_ID") or None,
         notebook=env.get("JPY_SESSION_NAME") or None,
         runtime_dir=_runtime_dir(env),
@@ -119,6 +139,12 @@ def export(variables: Mapping[str, str | None]) -> None:
 def inherited() -> dict[str, str]:
     """A copy of this process's environment, for a child."""
     return dict(os.environ)
+
+
+def without_lease(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A copy of the environment, less what tells this process of its own lease and kernel."""
+    env = os.environ if environ is None else environ
+    return {name: env[name] for name in env if name not in (*LEASE_VARIABLES, "GPULAB_KERNEL_ID")}
 
 
 def remember_mask(settings: Settings) -> dict[str, str]:

@@ -42,6 +42,10 @@ class Lease:
         """The share in bytes; None for a whole GPU without a cap."""
         self.since = record.since
         """Seconds since the epoch."""
+        self.devices: str | None = None
+        """The devices' names, for people; None if this process was not told."""
+        self.reason: str | None = None
+        """Why just these were chosen, for people."""
         self.held = held
         """The locked descriptor; None where a parent process holds the lease for this one."""
         self._pid = os.getpid()
@@ -67,6 +71,8 @@ class Lease:
         }
         if self.memory_bytes is not None:
             variables["GPULAB_MEMORY_LIMIT"] = str(self.memory_bytes)
+        if self.devices and self.reason:
+            variables.update(GPULAB_LEASE_DEVICES=self.devices, GPULAB_LEASE_REASON=self.reason)
         return variables
 
     def is_held(self) -> bool:
@@ -91,7 +97,7 @@ class Lease:
         self.held.give_up()
         if _current is self:
             _set_current(None)
-            config.export(dict.fromkeys(("GPULAB_LEASE", "GPULAB_LEASE_FD", "GPULAB_MEMORY_LIMIT")))
+            config.export(dict.fromkeys(config.LEASE_VARIABLES))
             config.export({"CUDA_VISIBLE_DEVICES": ""})
 
 
@@ -125,7 +131,7 @@ def acquire(
         _refuse_second_start()
         lease = wait_for_grant(request, settings, lambda: observe(settings=settings), seconds)
         _set_current(lease)
-        config.export(lease.environment())
+        config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
     return lease
 
 
@@ -163,6 +169,7 @@ def adopt(settings: Settings) -> Lease | None:
         return None
     held = _inherited(settings, record.id)
     lease = Lease(record, held)
+    lease.devices, lease.reason = settings.lease_devices, settings.lease_reason
     if held is not None:
         os.set_inheritable(held.fd, False)
     _set_current(lease)
@@ -184,7 +191,11 @@ def grant(request: Request, snapshot: Snapshot, settings: Settings, *, prefer: t
         lease_files.sweep(directory)
         candidates = rank(snapshot, lease_files.live(directory), request, settings.drained)
         devices = choose(candidates, request)
-        return _take(directory, request, tuple(device.uuid or "" for device in devices))
+        lease = _take(directory, request, tuple(device.uuid or "" for device in devices))
+    chosen = [candidate for candidate in candidates if candidate.device in devices]
+    lease.devices = ", ".join(candidate.device.name or "unnamed GPU" for candidate in chosen)
+    lease.reason = "; ".join(candidate.reason for candidate in chosen)
+    return lease
 
 
 def wait_for_grant(
