@@ -1,1 +1,1 @@
-"""Live views for notebooks: traits only, no NVML, no arithmetic."""
+"""Live widgets in the notebook: traits and one thread. No NVML and no arithmetic in here."""

@@ -1,0 +1,105 @@
+// One device: who has it, its figures now, two lines over the last minutes.
+
+import { Chart } from "./chart.js";
+import { element, mark, write } from "./dom.js";
+import { ago, capacity, celsius, gibibytes, memory, percent, plain, watts } from "./format.js";
+import { deviceName, use } from "./words.js";
+
+const MIB = 2 ** 20;
+
+class Figure {
+  constructor(className, title) {
+    this.number = element("span", "gl-number");
+    this.unit = element("span", "gl-unit");
+    this.title = element("span", "gl-caption", {}, [title]);
+    this.node = element("div", `gl-figure ${className}`, {}, [this.title, this.number, " ", this.unit]);
+  }
+
+  show({ number, unit }) {
+    write(this.number, number);
+    write(this.unit, unit);
+    this.node.classList.toggle("gl-unknown", number === "n/a");
+  }
+}
+
+export class Row {
+  constructor(device, { span, sync }) {
+    this.device = device;
+    this.name = element("span", "gl-name");
+    this.index = element("span", "gl-index");
+    this.badge = element("span", "gl-yours", {}, ["yours"]);
+    this.use = element("div", "gl-use");
+    this.gpu = new Figure("gl-gpu", "Utilization");
+    this.memory = new Figure("gl-memory", "Memory");
+    this.power = new Figure("gl-power", "Power");
+    this.temperature = new Figure("gl-temperature", "Temp.");
+    this.plots = [this.#plot("gl-gpu"), this.#plot("gl-memory")];
+    this.node = element("li", "gl-row", {}, [
+      element("div", "gl-id", {}, [
+        element("div", "gl-title", {}, [this.index, this.name, this.badge]),
+        this.use,
+      ]),
+      element("div", "gl-pair", {}, [this.gpu.node, this.plots[0]]),
+      element("div", "gl-pair", {}, [this.memory.node, this.plots[1]]),
+      this.power.node,
+      this.temperature.node,
+    ]);
+    const total = device.memory_total_bytes;
+    this.options = [
+      { max: 100, span, sync, read: (value, age) => `${Math.round(value)} % · ${ago(age)}` },
+      { max: (total ?? 2 ** 37) / MIB, span, sync, read: (value, age) => `${gibibytes(value * MIB)} GiB · ${ago(age)}` },
+    ];
+    this.charts = null;
+  }
+
+  #plot(className) {
+    return element("div", `gl-plot ${className}`, { role: "img" });
+  }
+
+  update(device, position, state) {
+    this.device = device;
+    this.charts ??= this.options.map((options, i) => new Chart(this.plots[i], options));
+    const figures = device.state === "ok" ? state.history.figures(position) : null;
+    this.#identity(device, state);
+    this.#figures(device, figures);
+    this.#lines(device, position, state);
+  }
+
+  #identity(device, state) {
+    write(this.index, device.label);
+    write(this.name, device.name ?? "unnamed GPU");
+    write(this.use, use(device, state.machine.mode === "team"));
+    mark(this.name, "title", `${device.name ?? "unnamed GPU"}\n${device.uuid ?? ""}`);
+    mark(this.use, "title", this.use.textContent);
+    this.badge.hidden = !device.mine;
+    this.node.classList.toggle("gl-mine", device.mine);
+    this.node.classList.toggle("gl-broken", device.state !== "ok");
+  }
+
+  #figures(device, figures) {
+    const total = device.memory_total_bytes;
+    this.gpu.show(percent(figures?.gpu));
+    this.memory.show(memory(figures?.memory, total));
+    this.power.show(watts(figures?.power));
+    this.temperature.show(celsius(figures?.temperature));
+    const limit = device.power_limit_watts;
+    mark(this.power.node, "title", limit ? `of at most ${Math.round(limit)} W` : "limit not known");
+    const name = deviceName(device);
+    mark(this.plots[0], "aria-label", `Utilization of ${name}, last minutes; now ${plain(percent(figures?.gpu))}`);
+    const share = device.share_bytes ? `; your share is ${capacity(device.share_bytes)} GiB` : "";
+    const used = plain(memory(figures?.memory, total));
+    mark(this.plots[1], "aria-label", `Memory of ${name}, last minutes; now ${used}${share}`);
+  }
+
+  #lines(device, position, state) {
+    const { history } = state;
+    const share = device.mine && device.share_bytes ? device.share_bytes / MIB : null;
+    this.charts[0].draw(history.series(position, 0), history.now, null);
+    this.charts[1].draw(history.series(position, 1), history.now, share);
+  }
+
+  destroy() {
+    for (const chart of this.charts ?? []) chart.destroy();
+    this.node.remove();
+  }
+}

@@ -1,0 +1,52 @@
+// Sentences about devices and holders; whatever comes from users is only ever put in as text.
+
+import { capacity, duration, since } from "./format.js";
+
+export function deviceName(device) {
+  return device.kind === "mig" ? `MIG ${device.label}` : `GPU ${device.label}`;
+}
+
+function holderWords(holder) {
+  const parts = [holder.who];
+  if (holder.notebook) parts.push(holder.notebook);
+  const time = since(holder.since);
+  return { who: parts.join(" · "), since: time ? `since ${time}` : "" };
+}
+
+/** Who has the device: one line. In the team's view the holder stands first, elsewhere the fact. */
+export function use(device, team) {
+  if (device.state !== "ok") return device.message || device.state;
+  if (device.mine && !team) return yours(device);
+  const others = device.holders.map(holderWords);
+  if (others.length === 1) {
+    const [one] = others;
+    if (team) return [one.who, one.since].filter(Boolean).join(" · ");
+    return ["leased by", one.who, one.since].filter(Boolean).join(" ");
+  }
+  if (others.length > 1) return `${team ? "" : "shared by "}${others.map((one) => one.who).join(", ")}`;
+  if (device.use === "free") return "free";
+  if (device.use === "drained") return "taken out of service";
+  if (device.use === "split") return "split into MIG slices";
+  if (device.use === "busy") {
+    return device.users.length ? `in use by ${device.users.join(", ")}, no lease` : "in use by others, no lease";
+  }
+  return "use not known";
+}
+
+function yours(device) {
+  const own = device.holders.find((holder) => holder.mine);
+  const time = own && since(own.since) ? ` since ${since(own.since)}` : "";
+  const others = device.holders.filter((holder) => !holder.mine).map((holder) => holder.who);
+  const company = others.length ? `, shared with ${others.join(", ")}` : "";
+  const share = device.share_bytes ? `your share ${capacity(device.share_bytes)} GiB` : "leased";
+  return `${share}${time}${company}`;
+}
+
+/** The state of the stream, for the corner of the header. */
+export function liveness(state) {
+  const { history, connecting } = state;
+  if (state.machine.trouble) return { kind: "stale", text: "no data" };
+  if (history.age === null) return { kind: "waiting", text: connecting ? "connecting" : "no data yet" };
+  if (history.age > 3.5 && !connecting) return { kind: "stale", text: `no data for ${duration(history.age)}` };
+  return { kind: "live", text: "live" };
+}
