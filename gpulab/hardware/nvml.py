@@ -1,0 +1,238 @@
+"""The one door to NVML: a snapshot of all GPUs, or the reason why there is none; a driver never raises here.
+
+Every call runs in a thread of its own device, because a driver that hangs does so in the kernel,
+where no signal reaches: what does not answer in time is named "unresponsive", and the rest is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from gpulab import config
+from gpulab.config import Settings
+from gpulab.errors import MissingDependencyError
+from gpulab.hardware import states
+from gpulab.hardware.devices import Device, DriverState, Snapshot
+from gpulab.hardware.guarded import Guarded
+from gpulab.hardware.owners import sees_host_processes
+from gpulab.hardware.reading import Reading
+
+__all__ = ["shutdown", "snapshot"]
+
+_RETRY_SECONDS = 1.0
+_SHUTDOWN_SECONDS = 2.0
+
+
+def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings | None = None) -> Snapshot:
+    """Look at every GPU of this machine now.
+
+    Parameters
+    ----------
+    detail
+        "full", or "choice": only what choosing a GPU needs, at most 9 NVML calls per GPU, without
+        temperature, power, energy, graphics processes and shares of processes.
+    timeout
+        Seconds after which a GPU, or the whole driver, counts as unresponsive.
+    settings
+        Default: those of this process.
+
+    Returns
+    -------
+    Snapshot
+        Devices in NVML's order, each MIG slice after its GPU. Without a usable driver there are no
+        devices, and `snapshot.driver` says why and what to do. No state of the hardware raises.
+
+    Raises
+    ------
+    ConfigError
+        A setting cannot be read.
+    """
+    settings = config.load() if settings is None else settings
+    deadline = time.monotonic() + timeout
+    door = _door_to(settings.simulate)
+    if not door.lock.acquire(timeout=timeout):  # another thread's snapshot, which waits for a driver
+        return _snapshot(settings, states.unresponsive(timeout))
+    try:
+        state, devices = door.look(full=detail == "full", deadline=deadline, timeout=timeout)
+    finally:
+        door.lock.release()
+    return _snapshot(settings, state, devices)
+
+
+def shutdown() -> None:
+    """Let go of NVML, so that a GPU can be reset; the next snapshot takes it up again."""
+    _door.close()
+
+
+def _snapshot(settings: Settings, state: DriverState, devices: tuple[Device, ...] = ()) -> Snapshot:
+    return Snapshot(time.time(), state, devices, simulated=settings.simulate is not None)
+
+
+class _Door:
+    """NVML in one process, for one machine: the real one, or a simulated one."""
+
+    def __init__(self, simulate: str | None) -> None:
+        self.pid = os.getpid()
+        self.simulate = simulate
+        self.lock = threading.Lock()
+        self._nvml: Any = None
+        self._state: DriverState | None = None
+        self._failed_at = -math.inf
+        self._stale = False
+        self._opening: Guarded[int] | None = None
+        self._asked: dict[int, Guarded[None]] = {}
+        self._known: dict[int, tuple[Device, ...]] = {}
+
+    def look(self, *, full: bool, deadline: float, timeout: float) -> tuple[DriverState, tuple[Device, ...]]:
+        """The state of the driver, and its devices; the caller holds the lock."""
+        if self._state is not None and time.monotonic() - self._failed_at < _RETRY_SECONDS:
+            return self._state, ()
+        if self._opening is not None and not self._opening.is_done():
+            return states.unresponsive(timeout), ()
+        self._opening = Guarded(self._open)
+        if not self._opening.wait(deadline):
+            return states.unresponsive(timeout), ()
+        if self._state is None or not self._state.ok:
+            self._failed_at = time.monotonic()
+            return self._state or states.unresponsive(timeout), ()
+        return self._state, self._devices(self._opening.value or 0, full, deadline, timeout)
+
+    def close(self) -> None:
+        """End NVML, unless one of its calls hangs: that would crash the process."""
+        with self.lock:
+            Guarded(self._stop).wait(time.monotonic() + _SHUTDOWN_SECONDS)
+            self._state, self._failed_at = None, -math.inf
+
+    def _open(self) -> int:
+        """Start NVML if it is not running, and count the GPUs; the state says how it went."""
+        try:
+            if self._nvml is not None and not self._stale:
+                with contextlib.suppress(self._nvml.NVMLError):
+                    return int(self._nvml.nvmlDeviceGetCount())
+            self._stop()  # it ran before and no longer does: a reset, or another driver
+            nvml = _load(self.simulate)
+            nvml.nvmlInit()
+            count = int(nvml.nvmlDeviceGetCount())
+            self._state = states.working(
+                _value(nvml, "nvmlSystemGetDriverVersion"), _value(nvml, "nvmlSystemGetCudaDriverVersion")
+            )
+            self._nvml, self._stale = nvml, False
+        except Exception as error:  # noqa: BLE001 - whatever a driver or a broken package does is a state
+            self._state = states.of_error(error)
+            return 0
+        return count
+
+    def _stop(self) -> None:
+        if self._nvml is not None and all(call.is_done() for call in self._asked.values()):
+            _value(self._nvml, "nvmlShutdown")
+        self._nvml = None
+
+    def _devices(self, count: int, full: bool, deadline: float, timeout: float) -> tuple[Device, ...]:
+        readings = [self._reading(index, full) for index in range(count)]
+        calls: dict[int, Guarded[None]] = {}
+        for reading in readings:
+            earlier = self._asked.get(reading.index)
+            if earlier is None or earlier.is_done():  # else no second thread waits for that GPU
+                self._asked[reading.index] = calls[reading.index] = Guarded(reading.run)
+        found: list[Device] = []
+        for reading in readings:
+            call = calls.get(reading.index)
+            answered = call is not None and call.wait(deadline)
+            found += self._answer(reading, call) if answered else self._silence(reading, timeout)
+        self._stale = bool(readings) and all(reading.needs_init for reading in readings)
+        return tuple(found)
+
+    def _reading(self, index: int, full: bool) -> Reading:
+        return Reading(
+            self._nvml,
+            index,
+            full=full,
+            names_processes=self.simulate is not None or sees_host_processes(),
+            driver=self._state.driver if self._state else None,
+        )
+
+    def _answer(self, reading: Reading, call: Guarded[None] | None) -> tuple[Device, ...]:
+        device = reading.device
+        if call is not None and call.error is not None:
+            device = device._replace(
+                state="error",
+                message=f"GPU {device.index} gave an answer that gpulab cannot read ({call.error!r}); "
+                "please report it.",
+            )
+        known = self._known.get(device.index, (device,))[0]
+        device = device._replace(uuid=device.uuid or known.uuid, name=device.name or known.name)
+        self._known[device.index] = (device, *reading.slices)
+        return self._known[device.index]
+
+    def _silence(self, reading: Reading, timeout: float) -> tuple[Device, ...]:
+        """Who the GPU is, as far as it ever said, and nothing that could pass for its present load."""
+        message = (
+            f"GPU {reading.index} did not answer within {timeout:g} s; the other GPUs are not affected, "
+            "and if it stays so, reset that GPU or reboot."
+        )
+        return tuple(
+            Device(
+                index=device.index,
+                uuid=device.uuid,
+                name=device.name,
+                kind=device.kind,
+                parent_uuid=device.parent_uuid,
+                state="unresponsive",
+                message=message,
+                sampled_at=time.time(),
+            )
+            for device in self._known.get(reading.index, (reading.device,))
+        )
+
+
+def _load(simulate: str | None) -> Any:
+    """pynvml, over NVIDIA's library or a simulated one. Raises ImportError, ScenarioError."""
+    import pynvml
+
+    if not hasattr(pynvml, "nvmlInitWithFlags") or not hasattr(pynvml, "_nvmlGetFunctionPointer"):
+        raise MissingDependencyError(states.WRONG_PACKAGE)
+    if simulate is not None:
+        from gpulab.hardware import simulated
+
+        simulated.install(simulate)
+    elif "gpulab.hardware.simulated" in sys.modules:
+        sys.modules["gpulab.hardware.simulated"].uninstall()
+    return pynvml
+
+
+def _value(nvml: Any, call: str) -> Any:
+    try:
+        return getattr(nvml, call)()
+    except (nvml.NVMLError, AttributeError, ValueError):
+        return None
+
+
+_door = _Door(None)
+_replacing = threading.Lock()
+
+
+def _door_to(simulate: str | None) -> _Door:
+    """This process's door: a forked child, or one whose machine changed, gets a new one."""
+    global _door  # noqa: PLW0603 - NVML itself is one per process
+    with _replacing:
+        if _door.pid != os.getpid() or _door.simulate != simulate:
+            _door = _Door(simulate)
+        return _door
+
+
+def _forget() -> None:
+    """In a forked child: locks of threads that are not there, and a library that answers no longer."""
+    global _door, _replacing
+    _door, _replacing = _Door(_door.simulate), threading.Lock()
+    if "pynvml" in sys.modules:
+        setattr(sys.modules["pynvml"], "libLoadLock", threading.Lock())  # noqa: B010
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

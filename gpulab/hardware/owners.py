@@ -1,0 +1,48 @@
+"""Who a process belongs to, from /proc: its user and its command's name, never its arguments."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+__all__ = ["command_of", "owner_of", "sees_host_processes"]
+
+_HOST_NAMESPACE = 0xEFFFFFFC
+"""The inode that Linux gives the first process namespace."""
+
+
+@functools.cache
+def sees_host_processes() -> bool:
+    """Whether a process id of NVML, which is the host's, means the same process here (not in a container)."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _HOST_NAMESPACE
+    except OSError:
+        return False
+
+
+def owner_of(pid: int) -> str | None:
+    """The user's name, or number if it has no name; None if we cannot see the process."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+    return _user(uid)
+
+
+def command_of(pid: int) -> str | None:
+    """The command's short name without control characters; None if we cannot see the process."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return "".join(c for c in file.read() if c.isprintable()) or None
+    except OSError:
+        return None
+
+
+@functools.cache
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
