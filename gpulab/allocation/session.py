@@ -61,13 +61,16 @@ class Lease:
     ) -> None:
         self.release()
 
-    def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to use this lease and nothing else."""
+    def environment(self, settings: Settings | None = None) -> dict[str, str]:
+        """What a process needs in its environment to use this lease and nothing else.
+
+        `settings` are those the lease was taken with; without them, those of this process.
+        """
         variables = {
             "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "GPULAB_LEASE": self.id,
-            **config.remember_mask(config.load()),
+            **config.remember_mask(config.load() if settings is None else settings),
         }
         if self.memory_bytes is not None:
             variables["GPULAB_MEMORY_LIMIT"] = str(self.memory_bytes)
@@ -130,9 +133,17 @@ def acquire(
     with _acquiring:
         _refuse_second_start()
         lease = wait_for_grant(request, settings, lambda: observe(settings=settings), seconds)
+        _note(lease, settings)
         _set_current(lease)
         config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
     return lease
+
+
+def _note(lease: Lease, settings: Settings) -> None:
+    """Note which kernel took it, for its owner's eyes; a lease without a note is none the worse."""
+    if lease.held is not None and (settings.kernel_id or settings.notebook):
+        with contextlib.suppress(OSError):
+            lease.held.annotate(kernel_id=settings.kernel_id, notebook=settings.notebook)
 
 
 def _refuse_second_start() -> None:

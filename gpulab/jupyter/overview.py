@@ -1,0 +1,140 @@
+"""What `%gpu` shows: this kernel's GPU and why, and who else is on the machine, as text and as HTML."""
+
+from __future__ import annotations
+
+import html
+import os
+import time
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from gpulab import config
+from gpulab.allocation import leases, session
+from gpulab.allocation.session import Lease
+from gpulab.allocation.status import status
+from gpulab.hardware.devices import Snapshot
+from gpulab.hardware.observe import observe
+from gpulab.jupyter.wording import SCOPES, no_gpu, short_uuid
+from gpulab.units import format_bytes, format_duration
+
+__all__ = ["Overview", "overview"]
+
+_HEADER = ("GPU", "device", "UUID", "busy", "memory in use", "who")
+
+
+class Overview(NamedTuple):
+    """Sentences, a table, and notes; Jupyter shows the HTML, a terminal the text."""
+
+    sentences: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: str
+
+    def __repr__(self) -> str:
+        table = [_HEADER, *self.rows] if self.rows else []
+        widths = [max(len(row[column]) for row in table) for column in range(len(_HEADER))] if table else []
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
+        return "\n".join([*self.sentences, *lines, self.notes])
+
+    def _repr_html_(self) -> str:
+        """Without colours of its own, so that it reads in light and dark."""
+        said = "<br>".join(html.escape(sentence) for sentence in self.sentences)
+        parts = [f"<p>{said}</p>"]
+        if self.rows:
+            head = "".join(_cell("th", cell) for cell in _HEADER)
+            body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in self.rows)
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        return "".join([*parts, f"<p><small>{html.escape(self.notes)}</small></p>"])
+
+
+def overview() -> Overview:
+    """Look at this process, the devices and the leases now. Raises ConfigError."""
+    settings = config.load()
+    snapshot = observe(settings=settings)
+    report = status(snapshot, leases.live_leases(settings), settings)
+    mine = session.current()
+    rows = tuple(_row(device, report, mine) for device in report["devices"])
+    sentences = _mine(mine, snapshot, settings.no_gpu_reason)
+    return Overview(sentences, rows, _notes(snapshot, report["lease_scope"]))
+
+
+def _cell(tag: str, text: str) -> str:
+    return f'<{tag} style="text-align: left; white-space: normal">{html.escape(text)}</{tag}>'
+
+
+def _mine(mine: Lease | None, snapshot: Snapshot, reason: str | None) -> tuple[str, ...]:
+    if mine is None:
+        told = reason or snapshot.driver.message or "it holds no lease; `%gpu acquire` takes a GPU."
+        works = "Everything that needs no GPU works, and gpulab.compare measures the CPU side."
+        return (_capital(no_gpu(told)), works)
+    share = f"{format_bytes(mine.memory_bytes)} of " if mine.mode == "shared" else ""
+    named = " and ".join(_name(uuid, snapshot) for uuid in mine.gpus)
+    sentences = [f"This kernel has {share}{named} ({mine.mode}), lease {mine.id}."]
+    if mine.reason:
+        sentences.append(f"Why {'this one' if len(mine.gpus) == 1 else 'these'}: {mine.reason}.")
+    return tuple(sentences)
+
+
+def _name(uuid: str, snapshot: Snapshot) -> str:
+    device = snapshot.device(uuid)
+    if device is None:
+        return short_uuid(uuid)
+    return f"GPU {device.index}, {device.name or 'unnamed'}, {short_uuid(uuid)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _row(device: dict[str, Any], report: dict[str, Any], mine: Lease | None) -> tuple[str, ...]:
+    index = f"{device['index']} {'MIG' if device['kind'] == 'mig' else ''}".rstrip()
+    busy = device["utilization"]["gpu_percent"]
+    memory = device["memory"]
+    return (
+        index,
+        device["name"] or "n/a",
+        short_uuid(device["uuid"] or "n/a"),
+        "n/a" if busy is None else f"{busy:.0f} %",
+        f"{format_bytes(memory['used_bytes'])} of {format_bytes(memory['total_bytes'])}",
+        "; ".join(_who(device, report, mine)),
+    )
+
+
+def _who(device: dict[str, Any], report: dict[str, Any], mine: Lease | None) -> list[str]:
+    if device["state"] != "ok":
+        return [device["message"] or device["state"]]
+    found = [
+        _holder(lease, device["uuid"], mine) for lease in report["leases"] if lease["id"] in device["leases"]
+    ]
+    if device["drained"]:
+        found.append("taken out of service by the administrator")
+    if device["processes"] is None:
+        return [*found, "its processes cannot be listed"]
+    strangers = [p for p in device["processes"] if p["lease"] is None and p["type"] == "compute"]
+    found += [_stranger(process) for process in strangers if process["pid"] != os.getpid()]
+    return found or ["free"]
+
+
+def _holder(lease: dict[str, Any], uuid: str, mine: Lease | None) -> str:
+    if mine is not None and lease["id"] == mine.id:
+        return f"this kernel, as cuda:{mine.gpus.index(uuid)}"
+    share = f"{format_bytes(lease['memory_bytes'])} " if lease["mode"] == "shared" else ""
+    where = os.path.basename(lease["notebook"]) if lease["notebook"] else f"process {lease['pid'] or 'n/a'}"
+    clock = datetime.fromisoformat(lease["since"]).astimezone().strftime("%H:%M")
+    return f"{share}leased by {lease['user'] or lease['uid']} ({where}) since {clock}"
+
+
+def _stranger(process: dict[str, Any]) -> str:
+    who = process["user"] or "another namespace"
+    return f"{process['command'] or 'a process'} ({process['pid']} of {who}) without a lease"
+
+
+def _notes(snapshot: Snapshot, scope: str | None) -> str:
+    age = format_duration(max(0.0, time.time() - snapshot.time))
+    source = "the sampler" if snapshot.source == "sampler" else "NVML"
+    notes = [f"Figures from {source}, {age} old", SCOPES.get(scope or "", "no leases here")]
+    if snapshot.simulated:
+        notes.append("simulated machine, no real GPU")
+    return "; ".join(notes) + "."

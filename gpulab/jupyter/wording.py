@@ -1,0 +1,30 @@
+"""Sentences that several doors of a kernel say in the same way."""
+
+from __future__ import annotations
+
+from gpulab.allocation.session import Lease
+from gpulab.units import format_bytes
+
+__all__ = ["SCOPES", "no_gpu", "ownership", "short_uuid"]
+
+SCOPES = {"account": "leases of this account only", "host": "leases of the whole host"}
+
+
+def short_uuid(uuid: str) -> str:
+    """`GPU-1234abcd…`: enough to tell the devices of a machine apart."""
+    return uuid if len(uuid) <= 13 else f"{uuid[:12]}…"
+
+
+def no_gpu(reason: str) -> str:
+    """Why a kernel runs on the CPU."""
+    return f"this kernel has no GPU: {reason}"
+
+
+def ownership(lease: Lease, scope: str) -> str:
+    """What a lease gives, as in: NVIDIA T4, GPU-1234abcd… is yours (leases of this account only)."""
+    uuids = ", ".join(short_uuid(uuid) for uuid in lease.gpus)
+    named = f"{lease.devices}, {uuids}" if lease.devices else uuids
+    if lease.mode == "shared":
+        named = f"{format_bytes(lease.memory_bytes)} of {named}"
+    bound = f" ({SCOPES['account']})" if scope == "account" else ""
+    return f"{named} {'is' if len(lease.gpus) == 1 else 'are'} yours{bound}."
