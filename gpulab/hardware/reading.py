@@ -13,7 +13,8 @@ from gpulab.hardware.owners import command_of, owner_of
 
 __all__ = ["Reading"]
 
-_NOT_SUPPORTED, _NOT_FOUND, _TOO_SMALL, _LOST, _RESET = 3, 6, 7, 15, 16
+_UNINITIALIZED, _NOT_SUPPORTED, _NOT_FOUND, _TOO_SMALL, _NO_FUNCTION = 1, 3, 6, 7, 13
+_LOST, _RESET, _WRONG_VERSION, _UNKNOWN = 15, 16, 25, 999
 _MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
 _MAX_PID = 2**22
 _LIST_TRIES = 3
@@ -32,6 +33,7 @@ class Reading:
         self._names_processes = names_processes
         self._list_calls = ("_v2", "_v3") if _has_wide_processes(driver) else ("_v3", "_v2")
         self._codes: dict[str, int] = {}
+        self._seen: set[int] = set()
         self.needs_init = False
         self.device = Device(index, sampled_at=time.time())
         self.slices: tuple[Device, ...] = ()
@@ -52,6 +54,8 @@ class Reading:
         self._set(processes=self._processes(handle), sampled_at=time.time())
         if sliced and sliced[0]:
             self.slices = self._slices(handle)
+        if self.device.uuid is None:
+            self._fail("nvmlDeviceGetUUID")
         self._judge()
 
     def _set(self, **values: Any) -> None:
@@ -59,47 +63,51 @@ class Reading:
 
     def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
         """The call's value, or None and its error code in `_codes`."""
+        self._codes.pop(call, None)
         try:
             return getattr(self._nvml, call)(*arguments, **options)
         except self._nvml.NVMLError as error:
             self._codes[call] = error.value
         except (getattr(self._nvml, "NVMLLibraryMismatchError", AttributeError), AttributeError):
-            self._codes[call] = self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND
+            self._codes[call] = _NO_FUNCTION
         except ValueError:  # a name that is no text
-            self._codes[call] = self._nvml.NVML_ERROR_UNKNOWN
+            self._codes[call] = _UNKNOWN
+        self._seen.add(self._codes[call])
         return None
 
     def _fail(self, call: str) -> None:
         self._judge()
         if self.device.state == "ok":
             code = self._codes.get(call)
-            reason = "an empty handle" if code is None else f"error {code} ({_name(self._nvml, code)})"
+            reason = "nothing" if code is None else f"error {code} ({self._nvml.NVMLError(code)})"
             self._set(
                 state="error",
                 message=f"NVML answers {reason} for GPU {self.device.index}; "
                 "reset that GPU with `nvidia-smi -r`, or reboot.",
             )
-        self.needs_init = self.needs_init or self._codes.get(call) == self._nvml.NVML_ERROR_UNKNOWN
+        self.needs_init = self.needs_init or self._codes.get(call) == _UNKNOWN
 
     def _judge(self) -> None:
         """A GPU that is gone says so with any of its calls."""
-        codes = self._codes.values()
-        self.needs_init = self._nvml.NVML_ERROR_UNINITIALIZED in codes
-        if _LOST in codes:
+        self.needs_init = _UNINITIALIZED in self._seen
+        if _LOST in self._seen:
             self._set(
                 state="lost",
                 message=f"GPU {self.index} is lost: it has fallen off the bus (error 15); reboot.",
             )
-        elif _RESET in codes:
+        elif _RESET in self._seen:
             self._set(
                 state="error",
-                message=f"GPU {self.index} must be reset (error 16); end its programs, then run `nvidia-smi -r`.",
+                message=f"GPU {self.index} must be reset (error 16); end its programs, then `nvidia-smi -r`.",
             )
 
     def _memory(self, handle: Any, *, may_share: bool) -> Memory:
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         info = self._ask("nvmlDeviceGetMemoryInfo", handle, version=version) if version else None
-        if info is None and self._codes.get("nvmlDeviceGetMemoryInfo", 13) in (13, 25):
+        if info is None and self._codes.get("nvmlDeviceGetMemoryInfo", _NO_FUNCTION) in (
+            _NO_FUNCTION,
+            _WRONG_VERSION,
+        ):
             info = self._ask("nvmlDeviceGetMemoryInfo", handle)
         if info is None:
             unsupported = self._codes.get("nvmlDeviceGetMemoryInfo") == _NOT_SUPPORTED
@@ -149,10 +157,7 @@ class Reading:
                 entries = self._ask(call + suffix, handle)
                 if entries is not None or self._codes.get(call + suffix) != _TOO_SMALL:
                     break
-            if (
-                entries is not None
-                or self._codes.get(call + suffix) != self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND
-            ):
+            if entries is not None or self._codes.get(call + suffix) != _NO_FUNCTION:
                 break
         if entries is None:
             return [] if self._codes.get(call + suffix) == _NOT_FOUND else None
@@ -203,10 +208,6 @@ def _has_wide_processes(driver: str | None) -> bool:
     """Drivers 535.43 to 535.97 write 32 bytes a process where the third call's header says 24."""
     major, minor = [*(driver or "").split("."), "", ""][:2]
     return major == "535" and minor.isdecimal() and 43 <= int(minor) < 98
-
-
-def _name(nvml: Any, code: int) -> str:
-    return str(nvml.NVMLError(code))
 
 
 def _bytes(value: int | None, most: int | None = None) -> int | None:
