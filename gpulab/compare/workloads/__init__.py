@@ -1,1 +1,1 @@
-"""The workloads that gpulab compares."""
+"""The workloads that come with gpulab: data, backends and the check of each."""

@@ -1,0 +1,119 @@
+"""The worker processes of one comparison: started, with what that cost, and given up when they fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from gpulab.compare.client import WorkerProcess
+from gpulab.compare.records import BackendRecord, Machine
+from gpulab.compare.sweep import Timing
+from gpulab.compare.workload import Backend, Workload
+from gpulab.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from gpulab.compare.workload import Arrays
+
+__all__ = ["Crew", "load_arrays", "made", "save_arrays"]
+
+
+class Crew:
+    """One worker for each backend that can run here, and a record of each that was asked for."""
+
+    def __init__(self, workload: Workload, machine: Machine, deadline: float) -> None:
+        self.workload = workload
+        self.machine = machine
+        self.deadline = deadline
+        """Monotonic seconds; a call that is not done by then is ended with its worker."""
+        self.records: dict[str, BackendRecord] = {}
+        self.workers: dict[str, WorkerProcess] = {}
+        self.history: dict[str, list[Timing]] = {}
+
+    def start(self, backends: Iterable[Backend], folder: str, seed: int, tell: Callable[[str], None]) -> None:
+        """Start the workers one after the other, for the time of the import is part of the result.
+
+        Raises WorkloadError if none can run.
+        """
+        pilot = made(os.path.join(folder, "pilot"))
+        save_arrays(self.workload.make_data(self.workload.pilot_size, seed), pilot)
+        for backend in backends:
+            tell(f"starting {backend.name}")
+            self.records[backend.name] = self._start(backend, pilot)
+        if not self.workers:
+            reasons = "; ".join(f"{record.name}: {record.reason}" for record in self.records.values())
+            raise WorkloadError(f"No backend of {self.workload.name} can run here ({reasons}).")
+
+    def names(self, side: Literal["cpu", "gpu"]) -> list[str]:
+        """The backends of one side that are still there."""
+        return [name for name in self.workers if self.records[name].side == side]
+
+    def fail(self, name: str, reason: str) -> None:
+        """A worker that answered with an error can go on at the next size; a dead one cannot."""
+        if not self.workers[name].alive:
+            self._drop(name)
+            self.records[name] = replace(self.records[name], state="failed", reason=reason)
+
+    def close(self) -> None:
+        """End all workers. Twice is fine."""
+        for worker in self.workers.values():
+            worker.close()
+
+    def _start(self, backend: Backend, pilot: str) -> BackendRecord:
+        record = BackendRecord(backend.name, backend.title, backend.side, backend.library, "unavailable")
+        reason = (self.machine.gpu_reason if backend.side == "gpu" else "") or backend.missing()
+        if reason:
+            return replace(record, reason=reason)
+        self.workers[backend.name] = WorkerProcess(self.workload.name, backend.name, self.deadline)
+        try:
+            return self._first_calls(record, pilot)
+        except WorkloadError as error:
+            self._drop(backend.name)
+            return replace(record, state="failed", reason=str(error))
+
+    def _first_calls(self, record: BackendRecord, pilot: str) -> BackendRecord:
+        """Import, first call and second call, at a size where the work itself costs next to nothing."""
+        worker, size = self.workers[record.name], self.workload.pilot_size
+        started = worker.ask("start")
+        if "unusable" in started:
+            self._drop(record.name)
+            return replace(record, reason=started["unusable"])
+        worker.ask("load", folder=pilot, parameters=self.workload.parameters(size))
+        first, warm = (worker.ask("verify", folder=made(f"{pilot}-{record.name}")) for _ in range(2))
+        self.history[record.name] = [Timing(size, warm["seconds"])]
+        return replace(
+            record,
+            state="ready",
+            first_call_seconds=first["seconds"],
+            warm_call_seconds=warm["seconds"],
+            pilot_size=size,
+            **started,
+        )
+
+    def _drop(self, name: str) -> None:
+        self.workers.pop(name).close()
+
+
+def made(folder: str) -> str:
+    """This folder, which exists now."""
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def save_arrays(arrays: Arrays, folder: str) -> None:
+    """Each array as NAME.npy."""
+    import numpy as np
+
+    for name, array in arrays.items():
+        np.save(os.path.join(folder, f"{name}.npy"), array)
+
+
+def load_arrays(folder: str) -> Arrays:
+    """The inverse of `save_arrays`; mapped, not read, for a check may need only a part."""
+    import numpy as np
+
+    return {
+        name.removesuffix(".npy"): np.load(os.path.join(folder, name), mmap_mode="r")
+        for name in sorted(os.listdir(folder))
+    }

@@ -1,0 +1,136 @@
+"""The process in which one backend computes: `python -m gpulab.compare.worker WORKLOAD BACKEND`.
+
+It reads one request a line on its input and answers each with one line of JSON; data and results
+are .npy files. It ends when its input does, so it never outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gpulab.compare.records import encode
+from gpulab.compare.timing import stall_clock, timed
+from gpulab.compare.workload import Backend, find_workload
+
+if TYPE_CHECKING:
+    from gpulab.compare.workload import Arrays
+
+__all__ = ["Worker", "main"]
+
+
+class Worker:
+    """What the process knows between two requests."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.arrays: Arrays = {}
+        self.parameters: dict[str, float] = {}
+        self.stalled = stall_clock()
+
+    def start(self) -> dict[str, Any]:
+        """Import the library and say whether it can compute here."""
+        began = time.perf_counter()
+        self.backend.start()
+        seconds = time.perf_counter() - began
+        reason = self.backend.unusable()
+        if reason is not None:
+            return {"unusable": reason}
+        return {
+            "import_seconds": seconds,
+            "threads": self.backend.threads(),
+            "facts": self.backend.facts(),
+            "versions": _versions(self.backend.modules),
+        }
+
+    def load(self, folder: str, parameters: dict[str, float]) -> dict[str, Any]:
+        """Take up the data of one size."""
+        import numpy as np
+
+        self.arrays = {path.stem: np.load(path) for path in sorted(pathlib.Path(folder).glob("*.npy"))}
+        self.parameters = parameters
+        return {}
+
+    def verify(self, folder: str) -> dict[str, Any]:
+        """One call whose placement is checked and whose results are kept; its time is not a sample."""
+        import numpy as np
+
+        sample, outputs = timed(self.backend, self.arrays, self.parameters, self.stalled)
+        not_placed = self.backend.placement(outputs)
+        for name, value in self.backend.transfer_out(outputs).items():
+            np.save(os.path.join(folder, f"{name}.npy"), value)
+        return {"seconds": sample.end_to_end_seconds, "not_placed": not_placed}
+
+    def block(self, repeats: int, warm_up: bool) -> dict[str, Any]:
+        """Repeats in a row; caches and clocks are this side's own again after the untimed call."""
+        gc.collect()
+        if warm_up:
+            timed(self.backend, self.arrays, self.parameters, self.stalled)
+        samples = []
+        for _ in range(repeats):
+            sample, outputs = timed(self.backend, self.arrays, self.parameters, self.stalled)
+            del outputs  # before the next repeat: a GPU's pool would have to hold both
+            samples.append(encode(sample))
+        return {"samples": samples}
+
+
+def _versions(modules: tuple[str, ...]) -> dict[str, str]:
+    """The version of each module's distribution, and of Python's own numeric ground."""
+    owners = metadata.packages_distributions()
+    roots = dict.fromkeys([*(name.partition(".")[0] for name in modules), "numpy"])
+    names = {distribution for root in roots for distribution in owners.get(root, [])[:1]}
+    return {name: metadata.version(name) for name in sorted(names)}
+
+
+def _answer(operation: Callable[..., dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return operation(**arguments)
+    except Exception as error:  # noqa: BLE001  the rim: any failure of a library becomes this side's reason
+        text = " ".join(str(error).split())[:300]
+        return {"error": f"{type(error).__name__}: {text}" if text else type(error).__name__}
+
+
+def _private_channel() -> TextIO:
+    """The answers' way out; what libraries print goes to the error output instead."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+def _end_with_parent() -> None:
+    """On Linux the kernel ends this process with its parent, even in the middle of a long call."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+
+def main(arguments: list[str]) -> int:
+    """Answer requests until the input ends."""
+    _end_with_parent()
+    channel = _private_channel()
+    workload_name, backend_name = arguments
+    backends = find_workload(workload_name).backends
+    worker = Worker(next(backend for backend in backends if backend.name == backend_name))
+    operations: dict[str, Callable[..., dict[str, Any]]] = {
+        "start": worker.start,
+        "load": worker.load,
+        "verify": worker.verify,
+        "block": worker.block,
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = _answer(operations[request.pop("operation")], request)
+        print(json.dumps(answer), file=channel, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,158 @@
+"""DBSCAN on two noisy circles: scikit-learn's trees against cuML's brute force.
+
+The radius shrinks with the number of points, so that a point has about the same number of
+neighbours at every size. With a fixed radius that number grows with the size, and a sweep would
+show how scikit-learn stores neighbours, not how the two compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpulab import config
+from gpulab.compare.workload import Backend, CupyBackend, Parameters
+
+if TYPE_CHECKING:
+    from gpulab.compare.records import Parity
+    from gpulab.compare.workload import Arrays
+
+__all__ = ["WORKLOAD", "CumlDbscan", "Dbscan", "SklearnDbscan"]
+
+MIN_SAMPLES = 5
+AREA_PER_NEIGHBOUR = 10.0
+"""eps = sqrt(this / n): some 16 neighbours a point from ten thousand points on."""
+SAMPLED_POINTS = 2_000
+STORED_BYTES = 8 * 1.5
+"""scikit-learn keeps an 8-byte index for every neighbour of every point, and more while it joins them."""
+
+
+class SklearnDbscan(Backend):
+    """scikit-learn with one of its trees, on one thread or on all."""
+
+    library = "scikit-learn"
+    remedy = "install it with: pip install scikit-learn"
+    modules = ("sklearn.cluster",)
+
+    def __init__(self, name: str, algorithm: str, jobs: int | None) -> None:
+        self.name = name
+        self.algorithm = algorithm
+        self.jobs = jobs
+        self.title = f"scikit-learn {algorithm}"
+
+    def threads(self) -> int | None:
+        import joblib  # type: ignore[import-untyped, unused-ignore]
+
+        return int(joblib.effective_n_jobs(self.jobs))
+
+    def compute(self, inputs: Any, parameters: Parameters) -> Any:
+        from sklearn.cluster import DBSCAN
+
+        model = DBSCAN(
+            eps=parameters["eps"],
+            min_samples=int(parameters["min_samples"]),
+            algorithm=self.algorithm,
+            n_jobs=self.jobs,
+        ).fit(inputs["points"])
+        return {"labels": model.labels_, "core": model.core_sample_indices_}
+
+
+class CumlDbscan(CupyBackend):
+    """cuML's brute force: every distance, in batches."""
+
+    name = "cuml"
+    title = "cuML brute"
+    library = "cuML"
+    modules = ("cupy", "cuml.cluster")
+
+    def transfer_in(self, arrays: Arrays) -> Any:
+        import cupy
+
+        return cupy.asarray(arrays["points"])
+
+    def compute(self, inputs: Any, parameters: Parameters) -> Any:
+        from cuml.cluster import DBSCAN
+
+        model = DBSCAN(
+            eps=parameters["eps"],
+            min_samples=int(parameters["min_samples"]),
+            algorithm="brute",
+            output_type="cupy",
+            max_mbytes_per_batch=self.batch_megabytes(),
+        ).fit(inputs, out_dtype="int32")
+        return {"labels": model.labels_, "core": model.core_sample_indices_}
+
+    @staticmethod
+    def batch_megabytes() -> int | None:
+        """Half of this process's memory limit; without one None, and cuML plans with most of the GPU.
+
+        cuML plans by the whole GPU whatever cap its memory pool has, and would then fail at the cap.
+        """
+        limit = config.inherited().get("GPULAB_MEMORY_LIMIT", "")
+        return max(64, int(limit) // 2 // 10**6) if limit.isdecimal() else None
+
+
+class Dbscan:
+    """The workload."""
+
+    name = "dbscan"
+    title = "DBSCAN clustering of two circles"
+    teaches = (
+        "A GPU that computes every distance meets trees that compute few: below some size the trees win, "
+        "and one parameter, eps, decides how much work there is at all."
+    )
+    unit = "points"
+    sizes = (1_000, 10_000, 100_000, 1_000_000)
+    pilot_size = 500
+    backends: tuple[Backend, ...] = (
+        SklearnDbscan("sklearn-auto", "auto", None),
+        SklearnDbscan("sklearn-ball-tree", "ball_tree", None),
+        SklearnDbscan("sklearn-ball-tree-threads", "ball_tree", -1),
+        CumlDbscan(),
+    )
+
+    def data_bytes(self, size: int) -> int:
+        """Both circles in float64, shuffled, with noise, and the float32 copy."""
+        return size * 100
+
+    def make_data(self, size: int, seed: int) -> Arrays:
+        """`points` of shape (size, 2), float32: every backend gets the very same numbers."""
+        import numpy as np
+        from sklearn.datasets import make_circles
+
+        points, _ = make_circles(n_samples=size, factor=0.8, noise=0.05, random_state=seed)
+        return {"points": np.ascontiguousarray(points, dtype=np.float32)}
+
+    def parameters(self, size: int) -> dict[str, float]:
+        """`eps` is a float32 number, for cuML rounds it to one."""
+        import numpy as np
+
+        return {"eps": float(np.float32((AREA_PER_NEIGHBOUR / size) ** 0.5)), "min_samples": MIN_SAMPLES}
+
+    def facts(self, data: Arrays, parameters: Parameters) -> dict[str, float]:
+        """The mean number of neighbours within eps, the point itself included, from a sample."""
+        import numpy as np
+        from sklearn.neighbors import KDTree
+
+        points = data["points"]
+        chosen = np.random.default_rng(0).choice(len(points), min(SAMPLED_POINTS, len(points)), replace=False)
+        counts = KDTree(points).query_radius(points[chosen], parameters["eps"], count_only=True)
+        return {"neighbours_per_point": float(counts.mean())}
+
+    def memory_bytes(self, size: int, facts: Mapping[str, float]) -> int:
+        """The stored neighbours, and the points with their tree."""
+        return int(size * (facts["neighbours_per_point"] * STORED_BYTES + 100))
+
+    def check(self, data: Arrays, parameters: Parameters, reference: Arrays, candidate: Arrays) -> Parity:
+        """See `gpulab.compare.parity.compare_clusterings`."""
+        from gpulab.compare.parity import Clustering, compare_clusterings
+
+        return compare_clusterings(
+            data["points"],
+            parameters["eps"],
+            Clustering.from_indices(reference["labels"], reference["core"]),
+            Clustering.from_indices(candidate["labels"], candidate["core"]),
+        )
+
+
+WORKLOAD = Dbscan()
