@@ -172,6 +172,7 @@ class _Door:
 
     def _silence(self, reading: Reading, timeout: float) -> tuple[Device, ...]:
         """Who the GPU is, as far as it ever said, and nothing that could pass for its present load."""
+        known = self._known.setdefault(reading.index, (reading.device,))
         message = (
             f"GPU {reading.index} did not answer within {timeout:g} s; the other GPUs are not affected, "
             "and if it stays so, reset that GPU or reboot."
@@ -187,7 +188,7 @@ class _Door:
                 message=message,
                 sampled_at=time.time(),
             )
-            for device in self._known.get(reading.index, (reading.device,))
+            for device in known
         )
 
 

@@ -26,6 +26,7 @@ from gpulab.hardware.simulation.entries import (
 from gpulab.hardware.simulation.machine import (
     COMPUTE_MODES,
     FIELDS,
+    LABEL,
     NOT_AVAILABLE,
     Fault,
     Machine,
@@ -39,7 +40,6 @@ from gpulab.hardware.simulation.profiles import PROFILES, Profile
 __all__ = ["Watch", "load"]
 
 _MAX_DEVICES = 64
-_LABEL = " (simulated)"
 
 
 def load(text: str) -> Machine:
@@ -97,12 +97,12 @@ def _uniform(text: str, count: int, profile: str) -> Machine:
 
 
 def _resting(profile: str, model: Profile, index: int, count: int) -> SimulatedDevice:
-    level = 30 * max(0.0, (index + 1) / count - 0.25) if count > 1 else 0.0
+    level = 22 * max(0, index - count // 4) / max(1, count - 1)  # the first ones rest; all can be leased
     phase = (index * 0.382) % 1
     return SimulatedDevice(
         index=index,
         uuid=_uuid(profile, index),
-        name=model.name + _LABEL,
+        name=model.name + LABEL,
         model=model,
         memory_total=model.memory_mib * 2**20,
         memory_reserved=model.reserved_mib * 2**20,
@@ -113,10 +113,11 @@ def _resting(profile: str, model: Profile, index: int, count: int) -> SimulatedD
     )
 
 
-def _uuid(profile: str, index: int, kind: str = "GPU") -> str:
+def _uuid(profile: str, index: int, place: int | None = None) -> str:
     """The same on every machine and in every process; FNV-1a, because hashlib costs a start."""
+    kind = "GPU" if place is None else "MIG"
     value = 0x6C62272E07BB014262B821756295C58D
-    for byte in f"{kind}/{index}/{profile}".encode() * 2:
+    for byte in f"{kind}/{place}/{index}/{profile}".encode() * 2:
         value = ((value ^ byte) * 0x1000000000000000000013B) % 2**128
     digits = f"{value:032x}"
     return f"{kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -185,7 +186,7 @@ def _devices(entry: Entry, first: int) -> list[SimulatedDevice]:
 
 
 def _copy(device: SimulatedDevice, profile: str, index: int) -> SimulatedDevice:
-    slices = (part._replace(uuid=_uuid(profile, index, f"MIG{i}")) for i, part in enumerate(device.slices))
+    slices = (part._replace(uuid=_uuid(profile, index, i)) for i, part in enumerate(device.slices))
     return device._replace(index=index, uuid=_uuid(profile, index), slices=tuple(slices))
 
 
@@ -218,7 +219,7 @@ def _device(entry: Entry, profile: str, index: int) -> SimulatedDevice:
 
 
 def _labelled(name: str) -> str:
-    return name if name.endswith(_LABEL) else name + _LABEL
+    return name if name.endswith(LABEL) else name + LABEL
 
 
 def _timeline(value: Any, where: str) -> Callable[[SimulatedDevice], SimulatedDevice]:
@@ -235,10 +236,10 @@ def _timeline(value: Any, where: str) -> Callable[[SimulatedDevice], SimulatedDe
 
 
 def _slice(entry: Entry, profile: str, index: int) -> Slice:
-    place = entry.where[entry.where.rindex("[") + 1 : -1]
+    place = int(entry.where[entry.where.rindex("[") + 1 : -1])
     name = entry.take("profile", _mig_profile, "1g.10gb")
     part = Slice(
-        uuid=entry.take("uuid", text, _uuid(profile, index, f"MIG{place}")),
+        uuid=entry.take("uuid", text, _uuid(profile, index, place)),
         profile=name,
         memory_total=entry.take("memory_total", size, int(name.partition(".")[2][:-2]) * 2**30),
         memory_used=entry.take("memory_used", size_series, 0),

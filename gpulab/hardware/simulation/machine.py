@@ -14,6 +14,7 @@ from gpulab.hardware.simulation.profiles import Profile
 __all__ = [
     "COMPUTE_MODES",
     "FIELDS",
+    "LABEL",
     "NOT_AVAILABLE",
     "Fault",
     "Machine",
@@ -29,6 +30,8 @@ __all__ = [
 
 NOT_AVAILABLE = 2**64 - 1
 """What NVML writes where a size is not known."""
+LABEL = " (simulated)"
+"""What every device's name ends with, so that no client can show it as a real one."""
 COMPUTE_MODES = {"default": 0, "exclusive_process": 3, "prohibited": 2}
 FIELDS = {
     "memory": ("nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetBAR1MemoryInfo*"),

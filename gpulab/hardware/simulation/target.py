@@ -6,6 +6,7 @@ import ctypes
 from typing import Any, NamedTuple
 
 from gpulab.hardware.simulation.machine import (
+    LABEL,
     Machine,
     Series,
     SimulatedDevice,
@@ -47,7 +48,9 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.device.name} MIG {self.part.profile}" if self.part else self.device.name
+        if self.part is None:
+            return self.device.name
+        return f"{self.device.name.removesuffix(LABEL)} MIG {self.part.profile}{LABEL}"
 
     def now(self, series: Series) -> float:
         return value_at(series, self.machine.seconds())
@@ -70,6 +73,7 @@ class Target(NamedTuple):
         else:
             total, reserved = self.device.memory_total, self.device.memory_reserved
             base = int(self.now(self.device.memory_used))
+            base += sum(int(self.now(part.memory_used)) for part in self.device.slices)
         held = sum(process.memory for process in self.processes() if process.memory < 2**63)
         return total, reserved, max(base, min(base + held, total - reserved))
 
