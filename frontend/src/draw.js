@@ -34,15 +34,22 @@ export class Drawing {
     this.list = element("ul", "gl-rows", { role: "list" });
     this.table = new Table(`${this.id}-table`);
     this.table.node.hidden = true;
-    this.scale = element("div", "gl-scale", { "aria-hidden": "true" });
+    const past = `last ${duration(this.state.span)}`;
+    this.columns = element("div", "gl-row gl-columns", { "aria-hidden": "true" }, [
+      element("span", "gl-first", {}, ["GPU"]),
+      element("span", "", {}, [`Utilization, ${past}`]),
+      element("span", "", {}, [`Memory, ${past}`]),
+      element("span", "gl-last", {}, ["Power"]),
+      element("span", "gl-last", {}, ["Temp."]),
+    ]);
     this.summary = element("p", "gl-hidden", { id: `${this.id}-text` });
     this.voice = element("p", "gl-hidden", { "aria-live": "polite" });
     const tools = element("div", "gl-tools", {}, [this.live, this.every, this.tabular]);
     this.node = element("section", "gpulab", { "aria-label": "GPU monitor", "aria-describedby": this.summary.id }, [
       element("header", "gl-head", {}, [this.heading, this.simulated, tools]),
       this.notice,
+      this.columns,
       this.list,
-      this.scale,
       this.table.node,
       this.summary,
       this.voice,
@@ -102,14 +109,15 @@ export class Drawing {
       row.destroy();
       this.rows.delete(key);
     }
-    this.list.classList.toggle("gl-roomy", shown.length > 0 && shown.length <= 2);
+    const roomy = shown.length <= 2;
+    this.list.classList.toggle("gl-roomy", roomy);
+    this.list.hidden = !shown.length;
+    this.columns.hidden = roomy;
     shown.forEach(({ device, position }, place) => {
       const row = this.rows.get(identity(device)) ?? this.#row(device);
       if (this.list.children[place] !== row.node) this.list.insertBefore(row.node, this.list.children[place] ?? null);
       row.update(device, position, this.state);
     });
-    this.scale.hidden = !shown.length;
-    write(this.scale, `lines: the last ${duration(this.state.span)}`);
   }
 
   #row(device) {

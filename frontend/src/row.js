@@ -2,8 +2,8 @@
 
 import { Chart } from "./chart.js";
 import { element, mark, write } from "./dom.js";
-import { ago, capacity, celsius, gibibytes, memory, percent, plain, watts } from "./format.js";
-import { deviceName, use } from "./words.js";
+import { ago, capacity, celsius, duration, gibibytes, memory, percent, plain, watts } from "./format.js";
+import { deviceName, shortName, use } from "./words.js";
 
 const MIB = 2 ** 20;
 
@@ -33,7 +33,9 @@ export class Row {
     this.memory = new Figure("gl-memory", "Memory");
     this.power = new Figure("gl-power", "Power");
     this.temperature = new Figure("gl-temperature", "Temp.");
-    this.plots = [this.#plot("gl-gpu"), this.#plot("gl-memory")];
+    this.share = element("span", "gl-share", { "aria-hidden": "true" });
+    this.plots = [this.#plot("gl-gpu", "100 %", span), this.#plot("gl-memory", top(device), span)];
+    this.plots[1].append(this.share);
     this.node = element("li", "gl-row", {}, [
       element("div", "gl-id", {}, [
         element("div", "gl-title", {}, [this.index, this.name, this.badge]),
@@ -52,8 +54,12 @@ export class Row {
     this.charts = null;
   }
 
-  #plot(className) {
-    return element("div", `gl-plot ${className}`, { role: "img" });
+  #plot(className, top, span) {
+    return element("div", `gl-plot ${className}`, { role: "img" }, [
+      element("span", "gl-axis gl-top", {}, [top]),
+      element("span", "gl-axis gl-past", {}, [`${duration(span)} ago`]),
+      element("span", "gl-axis gl-now", {}, ["now"]),
+    ]);
   }
 
   update(device, position, state) {
@@ -67,13 +73,14 @@ export class Row {
 
   #identity(device, state) {
     write(this.index, device.label);
-    write(this.name, device.name ?? "unnamed GPU");
+    write(this.name, shortName(device));
     write(this.use, use(device, state.machine.mode === "team"));
     mark(this.name, "title", `${device.name ?? "unnamed GPU"}\n${device.uuid ?? ""}`);
     mark(this.use, "title", this.use.textContent);
     this.badge.hidden = !device.mine;
     this.node.classList.toggle("gl-mine", device.mine);
     this.node.classList.toggle("gl-broken", device.state !== "ok");
+    this.use.classList.toggle("gl-free", device.state === "ok" && device.use === "free");
   }
 
   #figures(device, figures) {
@@ -94,6 +101,8 @@ export class Row {
   #lines(device, position, state) {
     const { history } = state;
     const share = device.mine && device.share_bytes ? device.share_bytes / MIB : null;
+    write(this.share, share === null ? "" : `your share ${capacity(device.share_bytes)} GiB`);
+    this.share.style.bottom = `${(100 * (share ?? 0)) / this.options[1].max}%`;
     this.charts[0].draw(history.series(position, 0), history.now, null);
     this.charts[1].draw(history.series(position, 1), history.now, share);
   }
@@ -102,4 +111,8 @@ export class Row {
     for (const chart of this.charts ?? []) chart.destroy();
     this.node.remove();
   }
+}
+
+function top(device) {
+  return device.memory_total_bytes ? `${capacity(device.memory_total_bytes)} GiB` : "";
 }

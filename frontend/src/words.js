@@ -2,6 +2,11 @@
 
 import { capacity, duration, since } from "./format.js";
 
+/** Less what every row would repeat: the maker, and "simulated", which stands once above all of them. */
+export function shortName(device) {
+  return device.name?.replace(/^NVIDIA\s+/, "").replace(/\s*\(simulated\)$/, "") || "unnamed GPU";
+}
+
 export function deviceName(device) {
   return device.kind === "mig" ? `MIG ${device.label}` : `GPU ${device.label}`;
 }
@@ -38,7 +43,7 @@ function yours(device) {
   const time = own && since(own.since) ? ` since ${since(own.since)}` : "";
   const others = device.holders.filter((holder) => !holder.mine).map((holder) => holder.who);
   const company = others.length ? `, shared with ${others.join(", ")}` : "";
-  const share = device.share_bytes ? `your share ${capacity(device.share_bytes)} GiB` : "leased";
+  const share = device.share_bytes ? `share ${capacity(device.share_bytes)} GiB` : "whole GPU";
   return `${share}${time}${company}`;
 }
 

@@ -13,12 +13,27 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpulab import config
 from gpulab.config import Settings
+from gpulab.errors import GpulabError
 from gpulab.hardware import record
 
-__all__ = ["FRESH_SECONDS", "Sampler", "ensure", "lock_path", "log_path", "main", "readers_path", "touch"]
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = [
+    "FRESH_SECONDS",
+    "Sampler",
+    "ensure",
+    "lock_path",
+    "log_path",
+    "main",
+    "readers_path",
+    "running_pid",
+    "touch",
+]
 
 FRESH_SECONDS = 3.0
 """A record at most this old comes from a sampler that works."""
@@ -27,6 +42,8 @@ _IDLE_SECONDS = 30.0
 _PERIOD_SECONDS = 1.0
 _LEASES_EVERY = 5.0
 _LOG = logging.getLogger(__name__)
+
+_started: list[subprocess.Popen[bytes]] = []
 
 
 def lock_path(settings: Settings) -> str:
@@ -76,6 +93,22 @@ def ensure(settings: Settings) -> bool:
     return True
 
 
+def running_pid(settings: Settings) -> int | None:
+    """The sampler's process, or None if none runs (or none that this account may see). Never raises."""
+    import fcntl
+
+    try:
+        with open(lock_path(settings), encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = file.read().strip()
+                return int(pid) if pid.isdecimal() else None
+    except OSError:
+        return None
+    return None
+
+
 def _take_lock(settings: Settings) -> int | None:
     """An open descriptor that holds the lock, or None if somebody else does."""
     import fcntl
@@ -95,8 +128,9 @@ def _start(settings: Settings, lock: int) -> None:
     """The lock is handed down, so of many processes that call `ensure` at once one starts one sampler."""
     import subprocess
 
+    _started[:] = [child for child in _started if child.poll() is None]  # those that ended are let go
     with open(log_path(settings), "wb") as log:
-        subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-m", "gpulab.telemetry.sampler", "--lock-fd", str(lock)],
             cwd="/",
             env=_environment(settings),
@@ -107,6 +141,7 @@ def _start(settings: Settings, lock: int) -> None:
             pass_fds=(lock,),
             start_new_session=True,
         )
+    _started.append(child)
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -144,6 +179,8 @@ class Sampler:
         """Sample until stopped, unwanted, or no longer the one that holds the lock."""
         from gpulab.hardware import nvml
 
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, str(os.getpid()).encode("ascii"), 0)
         due = time.monotonic()
         try:
             while not self.stop.is_set() and self._is_in_office() and self._is_wanted():
@@ -212,18 +249,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--idle-seconds", type=float, default=_IDLE_SECONDS, help="end after so long without readers"
     )
     options = parser.parse_args(arguments)
-    settings = config.load()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    os.makedirs(settings.machine_dir, mode=0o700, exist_ok=True)
-    lock = options.lock_fd if options.lock_fd is not None else _take_lock(settings)
-    if lock is None:
-        return 0
+    try:
+        settings = config.load()
+        os.makedirs(settings.machine_dir, mode=0o700, exist_ok=True)
+        lock = options.lock_fd if options.lock_fd is not None else _take_lock(settings)
+        if lock is not None:
+            _serve(settings, lock, options.idle_seconds)
+    except (GpulabError, OSError) as error:
+        _LOG.warning("The sampler ends: %s", error)
+        return 1
+    return 0
+
+
+def _serve(settings: Settings, lock: int, idle_seconds: float) -> None:
     os.set_inheritable(lock, False)
-    sampler = Sampler(settings, lock, idle_seconds=options.idle_seconds)
+    sampler = Sampler(settings, lock, idle_seconds=idle_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sampler.stop.set())
     sampler.run()
-    return 0
 
 
 if __name__ == "__main__":
