@@ -107,7 +107,7 @@ def _table(report: dict[str, Any]) -> Any:
         table.add_column(header, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("°C", justify="right")
     table.add_column("W", justify="right")
-    table.add_column("holder", overflow="fold")
+    table.add_column("holder (process)", overflow="fold")
     leases = {lease["id"]: lease for lease in report["leases"]}
     for device in report["devices"]:
         cells = [*_figures(device), holder(device, leases)]
@@ -120,13 +120,15 @@ def _figures(device: dict[str, Any]) -> list[str]:
         return "n/a" if value is None else f"{value:.0f}{unit}"
 
     memory = device["memory"]
-    used = format_bytes(memory["used_bytes"]).removesuffix(" GiB")
+    used, total = (
+        None if size is None else size / 2**30 for size in (memory["used_bytes"], memory["total_bytes"])
+    )
     name = (device["name"] or "n/a").removeprefix("NVIDIA ")
     return [
         str(device["index"]) if device["kind"] == "gpu" else f"{device['index']}·mig",
         name if len(name) <= 28 else name[:27] + "…",
         shown(device["utilization"]["gpu_percent"], " %"),
-        f"{used} / {format_bytes(memory['total_bytes'])}",
+        f"{'n/a' if used is None else f'{used:.1f}'}/{shown(total)} GiB",
         shown(device["temperature_celsius"]),
         shown(device["power_watts"]),
     ]
@@ -139,7 +141,7 @@ def holder(device: dict[str, Any], leases: dict[str, Any]) -> str:
     who = []
     for lease in (leases[lease_id] for lease_id in device["leases"] if lease_id in leases):
         share = f" {format_bytes(lease['memory_bytes'])}" if lease["mode"] == "shared" else ""
-        pid = f" (process {lease['pid']})" if lease["pid"] else ""
+        pid = f" ({lease['pid']})" if lease["pid"] else ""
         who.append(f"{lease['user'] or lease['uid']}{share}{pid}")
     strangers = [p for p in device["processes"] or () if p["type"] == "compute" and p["lease"] is None]
     who += [f"{p['user'] or '?'}: {p['command'] or p['pid']}, no lease" for p in strangers[: 0 if who else 2]]

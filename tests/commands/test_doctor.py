@@ -1,0 +1,82 @@
+"""`gpulab doctor`: what works, what does not, and the remedy; `gpulab setup` prepares a host."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+
+def findings(gpulab: Run) -> dict[str, tuple[str, str]]:
+    report = json.loads(gpulab("doctor", "--json").stdout)
+    assert report["schema"] == "gpulab.doctor/1"
+    return {entry["subject"]: (entry["state"], entry["message"]) for entry in report["findings"]}
+
+
+def test_a_simulated_machine_is_called_so_and_locks_are_tried(gpulab: Run) -> None:
+    found = findings(gpulab)
+    assert found["driver"][0] == "ok"
+    assert "simulated" in found["driver"][1]
+    assert found["devices"] == ("ok", "8 of 8 answer")
+    assert found["leases"][0] == "ok"
+    assert "exclude each other" in found["leases"][1]
+    assert found["lease scope"][0] == "note"
+    assert "sudo gpulab setup" in found["lease scope"][1]
+
+
+def test_without_a_driver_it_fails_with_the_remedy(gpulab: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPULAB_SIMULATE")
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this machine has a GPU")
+    assert findings(gpulab)["driver"][0] == "fail"
+    assert gpulab("doctor").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(9, "driver"), (18, "reboot"), (4, "may not open"), (999, "container")],
+)
+def test_each_state_of_the_driver_has_its_own_remedy(
+    gpulab: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, words: str
+) -> None:
+    scenario = tmp_path / "machine.json"
+    fault = {"call": "nvmlInit*", "code": code}
+    scenario.write_text(json.dumps({"devices": [{"profile": "t4"}], "faults": [fault]}))
+    monkeypatch.setenv("GPULAB_SIMULATE", str(scenario))
+    state, message = findings(gpulab)["driver"]
+    assert state == "fail"
+    assert words in message.lower()
+
+
+def test_a_mask_that_names_no_device_is_found(gpulab: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ffffffff")
+    state, message = findings(gpulab)["mask"]
+    assert state == "fail"
+    assert "names no device of this machine; correct or unset it" in message
+
+
+def test_a_lease_directory_that_is_a_link_is_found(
+    gpulab: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "leases")
+    monkeypatch.setenv("GPULAB_LEASE_DIR", str(tmp_path / "link"))
+    state, message = findings(gpulab)["leases"]
+    assert state == "fail"
+    assert "is a link" in message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="setup needs root")
+def test_setup_prepares_the_host_and_keeps_an_existing_configuration(gpulab: Run, tmp_path: Path) -> None:
+    root = tmp_path / "image"
+    assert gpulab("setup", "--root", str(root)).returncode == 0
+    assert (root / "run/gpulab").stat().st_mode & 0o7777 == 0o1777
+    assert (root / "run/gpulab/guard").stat().st_mode & 0o777 == 0o444
+    assert "d /run/gpulab 1777 root root" in (root / "etc/tmpfiles.d/gpulab.conf").read_text()
+    rules = root / "etc/gpulab/config.toml"
+    rules.write_text('drained = ["GPU-1"]\n')
+    assert gpulab("setup", "--root", str(root)).returncode == 0
+    assert rules.read_text() == 'drained = ["GPU-1"]\n'
