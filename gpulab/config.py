@@ -7,7 +7,6 @@ a bound: what it says can be tightened by the others and never widened.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ __all__ = [
     "POLICIES",
     "Settings",
     "export",
+    "host_name",
     "inherited",
     "load",
     "remember_mask",
@@ -82,7 +82,7 @@ class Settings(NamedTuple):
     @property
     def machine_dir(self) -> str:
         """The part of `data_dir` that belongs to this machine, real or simulated."""
-        name = socket.gethostname() or "localhost"
+        name = host_name()
         if self.simulate is not None:
             tag = "".join(c if c.isalnum() else "-" for c in self.simulate)[-60:]
             name = f"{name}-simulated-{tag}"
@@ -125,6 +125,15 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         notebook=env.get("JPY_SESSION_NAME") or None,
         runtime_dir=_runtime_dir(env),
     )
+
+
+def host_name() -> str:
+    """The name of this machine, without the cost of importing sockets."""
+    if hasattr(os, "uname"):
+        return os.uname().nodename or "localhost"
+    import platform
+
+    return platform.node() or "localhost"
 
 
 def export(variables: Mapping[str, str | None]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from datetime import UTC, datetime
 from typing import Any
 
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import LeaseRecord
-from gpulab.config import Settings
+from gpulab.config import Settings, host_name
 from gpulab.errors import GpulabError
 from gpulab.hardware.devices import Device, Process, Snapshot
 from gpulab.hardware.mask import visible_uuids
@@ -27,7 +26,7 @@ def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settin
     scope, path = _where(settings)
     return {
         "schema": "gpulab.status/1",
-        "host": socket.gethostname(),
+        "host": host_name(),
         **report,
         "time": _iso(snapshot.time),
         "lease_scope": scope,
