@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
-import threading
 import time
-from typing import Any
+from _thread import allocate_lock
+from collections.abc import Callable
+from typing import TypeVar
 
 from gpulab import config
 from gpulab.config import Settings
-from gpulab.errors import MissingDependencyError
+from gpulab.errors import ScenarioError
 from gpulab.hardware import states
+from gpulab.hardware.binding import Binding, NvmlError
 from gpulab.hardware.devices import Device, DriverState, Snapshot
 from gpulab.hardware.guarded import Guarded
 from gpulab.hardware.owners import sees_host_processes
@@ -27,6 +28,7 @@ __all__ = ["shutdown", "snapshot"]
 
 _RETRY_SECONDS = 1.0
 _SHUTDOWN_SECONDS = 2.0
+T = TypeVar("T")
 
 
 def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings | None = None) -> Snapshot:
@@ -80,13 +82,13 @@ class _Door:
     def __init__(self, simulate: str | None) -> None:
         self.pid = os.getpid()
         self.simulate = simulate
-        self.lock = threading.Lock()
-        self._nvml: Any = None
+        self.lock = allocate_lock()
+        self._nvml: Binding | None = None
         self._state: DriverState | None = None
         self._failed_at = -math.inf
         self._stale = False
-        self._opening: Guarded[int] | None = None
-        self._asked: dict[int, Guarded[None]] = {}
+        self._opening: Guarded | None = None
+        self._asked: dict[int, Guarded] = {}
         self._known: dict[int, tuple[Device, ...]] = {}
 
     def look(self, *, full: bool, deadline: float, timeout: float) -> tuple[DriverState, tuple[Device, ...]]:
@@ -100,7 +102,7 @@ class _Door:
             return states.unresponsive(timeout), ()
         if self._state is None or not self._state.ok:
             self._failed_at = time.monotonic()
-            return self._state or states.unresponsive(timeout), ()
+            return self._state or states.broken(self._opening.error), ()
         return self._state, self._devices(self._opening.value or 0, full, deadline, timeout)
 
     def close(self) -> None:
@@ -113,29 +115,30 @@ class _Door:
         """Start NVML if it is not running, and count the GPUs; the state says how it went."""
         try:
             if self._nvml is not None and not self._stale:
-                with contextlib.suppress(self._nvml.NVMLError):
-                    return int(self._nvml.nvmlDeviceGetCount())
+                with contextlib.suppress(NvmlError):
+                    return self._nvml.count()
             self._stop()  # it ran before and no longer does: a reset, or another driver
             nvml = _load(self.simulate)
-            nvml.nvmlInit()
-            count = int(nvml.nvmlDeviceGetCount())
-            self._state = states.working(
-                _value(nvml, "nvmlSystemGetDriverVersion"), _value(nvml, "nvmlSystemGetCudaDriverVersion")
-            )
+            nvml.start()
+            count = nvml.count()
+            self._state = states.working(_known(nvml.driver_version), _known(nvml.cuda_version))
             self._nvml, self._stale = nvml, False
-        except Exception as error:  # noqa: BLE001 - whatever a driver or a broken package does is a state
+        except (NvmlError, ScenarioError) as error:
             self._state = states.of_error(error)
             return 0
         return count
 
     def _stop(self) -> None:
         if self._nvml is not None and all(call.is_done() for call in self._asked.values()):
-            _value(self._nvml, "nvmlShutdown")
+            _known(self._nvml.stop)
         self._nvml = None
 
     def _devices(self, count: int, full: bool, deadline: float, timeout: float) -> tuple[Device, ...]:
-        readings = [self._reading(index, full) for index in range(count)]
-        calls: dict[int, Guarded[None]] = {}
+        nvml = self._nvml
+        if nvml is None:  # shut down in between
+            return ()
+        readings = [self._reading(nvml, index, full) for index in range(count)]
+        calls: dict[int, Guarded] = {}
         for reading in readings:
             earlier = self._asked.get(reading.index)
             if earlier is None or earlier.is_done():  # else no second thread waits for that GPU
@@ -148,16 +151,16 @@ class _Door:
         self._stale = bool(readings) and all(reading.needs_init for reading in readings)
         return tuple(found)
 
-    def _reading(self, index: int, full: bool) -> Reading:
+    def _reading(self, nvml: Binding, index: int, full: bool) -> Reading:
         return Reading(
-            self._nvml,
+            nvml,
             index,
             full=full,
             names_processes=self.simulate is not None or sees_host_processes(),
             driver=self._state.driver if self._state else None,
         )
 
-    def _answer(self, reading: Reading, call: Guarded[None] | None) -> tuple[Device, ...]:
+    def _answer(self, reading: Reading, call: Guarded | None) -> tuple[Device, ...]:
         device = reading.device
         if call is not None and call.error is not None:
             device = device._replace(
@@ -192,30 +195,24 @@ class _Door:
         )
 
 
-def _load(simulate: str | None) -> Any:
-    """pynvml, over NVIDIA's library or a simulated one. Raises ImportError, ScenarioError."""
-    import pynvml
+def _load(simulate: str | None) -> Binding:
+    """NVIDIA's library, or a simulated one. Raises NvmlError, ScenarioError."""
+    if simulate is None:
+        return Binding.of_this_machine()
+    from gpulab.hardware.simulation.library import Library
 
-    if not hasattr(pynvml, "nvmlInitWithFlags") or not hasattr(pynvml, "_nvmlGetFunctionPointer"):
-        raise MissingDependencyError(states.WRONG_PACKAGE)
-    if simulate is not None:
-        from gpulab.hardware import simulated
-
-        simulated.install(simulate)
-    elif "gpulab.hardware.simulated" in sys.modules:
-        sys.modules["gpulab.hardware.simulated"].uninstall()
-    return pynvml
+    return Binding(Library(simulate))
 
 
-def _value(nvml: Any, call: str) -> Any:
+def _known(call: Callable[[], T]) -> T | None:
     try:
-        return getattr(nvml, call)()
-    except (nvml.NVMLError, AttributeError, ValueError):
+        return call()
+    except NvmlError:
         return None
 
 
 _door = _Door(None)
-_replacing = threading.Lock()
+_replacing = allocate_lock()
 
 
 def _door_to(simulate: str | None) -> _Door:
@@ -230,9 +227,7 @@ def _door_to(simulate: str | None) -> _Door:
 def _forget() -> None:
     """In a forked child: locks of threads that are not there, and a library that answers no longer."""
     global _door, _replacing
-    _door, _replacing = _Door(_door.simulate), threading.Lock()
-    if "pynvml" in sys.modules:
-        setattr(sys.modules["pynvml"], "libLoadLock", threading.Lock())  # noqa: B010
+    _door, _replacing = _Door(_door.simulate), allocate_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,38 +1,36 @@
-"""One GPU asked through NVML, value by value: each is None where the driver cannot or will not say.
-
-Nothing here imports pynvml: the module is passed in by hardware.nvml, which loaded it.
-"""
+"""One GPU asked through NVML, value by value: each is None where the driver cannot or will not say."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from gpulab.hardware.binding import Binding, NvmlError
 from gpulab.hardware.devices import Device, Memory, Process
 from gpulab.hardware.owners import command_of, owner_of
 
 __all__ = ["Reading"]
 
-_UNINITIALIZED, _NOT_SUPPORTED, _NOT_FOUND, _TOO_SMALL, _NO_FUNCTION = 1, 3, 6, 7, 13
-_LOST, _RESET, _WRONG_VERSION, _UNKNOWN = 15, 16, 25, 999
+_UNINITIALIZED, _NOT_SUPPORTED, _NO_FUNCTION, _LOST, _RESET, _UNKNOWN = 1, 3, 13, 15, 16, 999
 _MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
 _MAX_PID = 2**22
-_LIST_TRIES = 3
 _WINDOW_SECONDS = 3.0
+T = TypeVar("T")
 
 
 class Reading:
     """Everything that one GPU says for one snapshot; filled by a guarded thread, readable at any time."""
 
     def __init__(
-        self, nvml: Any, index: int, *, full: bool, names_processes: bool, driver: str | None
+        self, nvml: Binding, index: int, *, full: bool, names_processes: bool, driver: str | None
     ) -> None:
         self.index = index
         self._nvml = nvml
         self._full = full
         self._names_processes = names_processes
-        self._list_calls = ("_v2", "_v3") if _has_wide_processes(driver) else ("_v3", "_v2")
-        self._codes: dict[str, int] = {}
+        self._list_calls = ("_v2",) if _has_wide_processes(driver) else ("_v3", "_v2")
+        self._code = 0
         self._seen: set[int] = set()
         self.needs_init = False
         self.device = Device(index, sampled_at=time.time())
@@ -40,161 +38,136 @@ class Reading:
 
     def run(self) -> None:
         """Ask all of it. Raises nothing that a driver could cause."""
-        handle = self._ask("nvmlDeviceGetHandleByIndex", self.device.index)
-        if not handle:  # never pass a null handle on: NVML crashes the process
-            self._fail("nvmlDeviceGetHandleByIndex")
+        nvml = self._nvml
+        handle = self._ask(nvml.device, self.index)
+        if handle is None:
+            self._fail()
             return
-        self._set(uuid=self._ask("nvmlDeviceGetUUID", handle), name=self._ask("nvmlDeviceGetName", handle))
-        sliced = self._ask("nvmlDeviceGetMigMode", handle)
-        self._set(memory=self._memory(handle, may_share=not (sliced and sliced[0])))
-        self._utilization(handle)
-        self._set(compute_mode=_MODES.get(self._ask("nvmlDeviceGetComputeMode", handle)))
+        uuid = self._ask(nvml.text, "nvmlDeviceGetUUID", handle)
+        if not uuid:
+            self._fail()
+            return
+        self._set(uuid=uuid, name=self._ask(nvml.text, "nvmlDeviceGetName", handle))
+        sliced = bool(self._ask(nvml.is_sliced, handle))
+        self._set(memory=self._memory(handle, may_share=not sliced))
+        gpu, memory = self._ask(nvml.rates, handle) or (None, None)
+        self._set(gpu_percent=_percent(gpu), memory_percent=_percent(memory))
+        mode = self._ask(nvml.number, "nvmlDeviceGetComputeMode", handle)
+        self._set(compute_mode=None if mode is None else _MODES.get(mode))
         if self._full:
             self._sensors(handle)
-        self._set(processes=self._processes(handle), sampled_at=time.time())
-        if sliced and sliced[0]:
+        self._set(processes=self._processes(handle, sliced=sliced), sampled_at=time.time())
+        if sliced:
             self.slices = self._slices(handle)
-        if self.device.uuid is None:
-            self._fail("nvmlDeviceGetUUID")
         self._judge()
 
     def _set(self, **values: Any) -> None:
         self.device = self.device._replace(**values)
 
-    def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
-        """The call's value, or None and its error code in `_codes`."""
-        self._codes.pop(call, None)
+    def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        """What the call says; None if it fails, with the reason in `_code`."""
+        self._code = 0
         try:
-            return getattr(self._nvml, call)(*arguments, **options)
-        except self._nvml.NVMLError as error:
-            self._codes[call] = error.value
-        except (getattr(self._nvml, "NVMLLibraryMismatchError", AttributeError), AttributeError):
-            self._codes[call] = _NO_FUNCTION
-        except ValueError:  # a name that is no text
-            self._codes[call] = _UNKNOWN
-        self._seen.add(self._codes[call])
-        return None
+            return call(*arguments)
+        except NvmlError as error:
+            self._code = error.code
+            self._seen.add(error.code)
+            return None
 
-    def _fail(self, call: str) -> None:
+    def _fail(self) -> None:
+        """The GPU cannot even be named."""
         self._judge()
         if self.device.state == "ok":
-            code = self._codes.get(call)
-            reason = "nothing" if code is None else f"error {code} ({self._nvml.NVMLError(code)})"
+            reason = str(NvmlError(self._code)) if self._code else "nothing"
             self._set(
                 state="error",
-                message=f"NVML answers {reason} for GPU {self.device.index}; "
+                message=f"NVML answers {reason} for GPU {self.index}; "
                 "reset that GPU with `nvidia-smi -r`, or reboot.",
             )
-        self.needs_init = self.needs_init or self._codes.get(call) == _UNKNOWN
+        self.needs_init = self.needs_init or self._code == _UNKNOWN
 
     def _judge(self) -> None:
         """A GPU that is gone says so with any of its calls."""
         self.needs_init = _UNINITIALIZED in self._seen
         if _LOST in self._seen:
-            self._set(
-                state="lost",
-                message=f"GPU {self.index} is lost: it has fallen off the bus (error 15); reboot.",
-            )
+            message = f"GPU {self.index} is lost: it has fallen off the bus (error 15); reboot."
+            self._set(state="lost", message=message)
         elif _RESET in self._seen:
-            self._set(
-                state="error",
-                message=f"GPU {self.index} must be reset (error 16); end its programs, then `nvidia-smi -r`.",
-            )
+            message = f"GPU {self.index} must be reset (error 16); end its programs, then `nvidia-smi -r`."
+            self._set(state="error", message=message)
 
     def _memory(self, handle: Any, *, may_share: bool) -> Memory:
-        version = getattr(self._nvml, "nvmlMemory_v2", None)
-        info = self._ask("nvmlDeviceGetMemoryInfo", handle, version=version) if version else None
-        if info is None and self._codes.get("nvmlDeviceGetMemoryInfo", _NO_FUNCTION) in (
-            _NO_FUNCTION,
-            _WRONG_VERSION,
-        ):
-            info = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        if info is None:
-            unsupported = self._codes.get("nvmlDeviceGetMemoryInfo") == _NOT_SUPPORTED
-            return _host_memory() if unsupported and may_share else Memory()
-        total = _bytes(info.total)
-        return Memory(
-            total_bytes=total,
-            used_bytes=_bytes(info.used, total),
-            free_bytes=_bytes(info.free, total),
-            reserved_bytes=_bytes(getattr(info, "reserved", None), total),
-        )
-
-    def _utilization(self, handle: Any) -> None:
-        rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
-        if rates is not None:
-            self._set(gpu_percent=_percent(rates.gpu), memory_percent=_percent(rates.memory))
+        answer = self._ask(self._nvml.memory, handle)
+        if answer is None:
+            return _host_memory() if may_share and self._code == _NOT_SUPPORTED else Memory()
+        total = _bytes(answer[0])
+        used, free, reserved = (_bytes(value, total) for value in answer[1:])
+        return Memory(total, used, free, reserved)
 
     def _sensors(self, handle: Any) -> None:
+        nvml = self._nvml
+        celsius = self._ask(nvml.temperature, handle)
+        power = self._ask(nvml.number, "nvmlDeviceGetPowerUsage", handle)
+        limit = self._ask(nvml.number, "nvmlDeviceGetEnforcedPowerLimit", handle)
         self._set(
-            temperature_celsius=self._temperature(handle),
-            power_watts=_thousandth(self._ask("nvmlDeviceGetPowerUsage", handle), 1e4),
-            power_limit_watts=_thousandth(self._ask("nvmlDeviceGetEnforcedPowerLimit", handle), 1e4),
-            energy_joules=_thousandth(self._ask("nvmlDeviceGetTotalEnergyConsumption", handle), 1e15),
+            temperature_celsius=float(celsius) if celsius is not None and -60 < celsius < 200 else None,
+            power_watts=_thousandth(power, 1e4),
+            power_limit_watts=_thousandth(limit, 1e4),
+            energy_joules=_thousandth(self._ask(nvml.energy, handle), 1e15),
         )
 
-    def _temperature(self, handle: Any) -> float | None:
-        celsius = self._ask("nvmlDeviceGetTemperature", handle, 0)
-        if celsius is None:
-            celsius = self._ask("nvmlDeviceGetTemperatureV", handle, 0)
-        return float(celsius) if celsius is not None and -60 < celsius < 200 else None
-
-    def _processes(self, handle: Any, *, sliced: bool = False) -> tuple[Process, ...] | None:
+    def _processes(self, handle: Any, *, sliced: bool) -> tuple[Process, ...] | None:
         compute = self._list("nvmlDeviceGetComputeRunningProcesses", handle)
         if compute is None or not self._full:
-            return compute if compute is None else self._describe(compute, {}, "compute")
+            return None if compute is None else self._describe(compute, {}, "compute")
         shares = {} if sliced else self._shares(handle)
         found = self._describe(compute, shares, "compute")
         graphics = self._list("nvmlDeviceGetGraphicsRunningProcesses", handle) or []
         known = {process.pid for process in found}
         return found + tuple(p for p in self._describe(graphics, shares, "graphics") if p.pid not in known)
 
-    def _list(self, call: str, handle: Any) -> list[Any] | None:
+    def _list(self, call: str, handle: Any) -> list[tuple[int, int]] | None:
         """The entries with a possible pid; None if there are others only, or no answer."""
         entries = None
         for suffix in self._list_calls:
-            for _ in range(_LIST_TRIES):  # the list may grow between asking its size and its content
-                entries = self._ask(call + suffix, handle)
-                if entries is not None or self._codes.get(call + suffix) != _TOO_SMALL:
-                    break
-            if entries is not None or self._codes.get(call + suffix) != _NO_FUNCTION:
+            entries = self._ask(self._nvml.processes, call + suffix, handle)
+            if self._code != _NO_FUNCTION:
                 break
-        if entries is None:
-            return [] if self._codes.get(call + suffix) == _NOT_FOUND else None
-        possible = [entry for entry in entries if 0 < entry.pid <= _MAX_PID]
-        return possible if possible or not entries else None
+        possible = [entry for entry in entries or () if 0 < entry[0] <= _MAX_PID]
+        return None if entries is None or (entries and not possible) else possible
 
-    def _describe(self, entries: list[Any], shares: dict[int, float], kind: str) -> tuple[Process, ...]:
+    def _describe(
+        self, entries: list[tuple[int, int]], shares: dict[int, float], kind: str
+    ) -> tuple[Process, ...]:
         return tuple(
             Process(
-                pid=entry.pid,
-                user=owner_of(entry.pid) if self._names_processes else None,
-                command=command_of(entry.pid) if self._names_processes else None,
-                memory_bytes=_bytes(entry.usedGpuMemory, self.device.memory.total_bytes),
-                gpu_percent=shares.get(entry.pid),
+                pid=pid,
+                user=owner_of(pid) if self._names_processes else None,
+                command=command_of(pid) if self._names_processes else None,
+                memory_bytes=_bytes(memory, self.device.memory.total_bytes),
+                gpu_percent=shares.get(pid),
                 type=kind,
             )
-            for entry in entries
+            for pid, memory in entries
         )
 
     def _shares(self, handle: Any) -> dict[int, float]:
         """Each process's share of the GPU's time, from its newest sample of the last seconds."""
         since = int((time.time() - _WINDOW_SECONDS) * 1e6)
-        samples = self._ask("nvmlDeviceGetProcessUtilization", handle, since) or []
-        newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
-        shares = {pid: _percent(sample.smUtil) for pid, sample in newest.items()}
-        return {pid: share for pid, share in shares.items() if share is not None}
+        samples = self._ask(self._nvml.shares, handle, since) or []
+        newest = {pid: _percent(gpu) for pid, _, gpu in sorted(samples, key=lambda sample: sample[1])}
+        return {pid: share for pid, share in newest.items() if share is not None}
 
     def _slices(self, handle: Any) -> tuple[Device, ...]:
-        count = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-        handles = (self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in range(count))
-        return tuple(self._slice(part) for part in handles if part)
+        count = self._ask(self._nvml.number, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+        handles = (self._ask(self._nvml.mig_device, handle, place) for place in range(count))
+        return tuple(self._slice(part) for part in handles if part is not None)
 
     def _slice(self, handle: Any) -> Device:
         return Device(
-            index=self.device.index,
-            uuid=self._ask("nvmlDeviceGetUUID", handle),
-            name=self._ask("nvmlDeviceGetName", handle),
+            index=self.index,
+            uuid=self._ask(self._nvml.text, "nvmlDeviceGetUUID", handle),
+            name=self._ask(self._nvml.text, "nvmlDeviceGetName", handle),
             kind="mig",
             parent_uuid=self.device.uuid,
             sampled_at=time.time(),
@@ -217,8 +190,8 @@ def _bytes(value: int | None, most: int | None = None) -> int | None:
     return int(value)
 
 
-def _percent(value: int) -> float | None:
-    return float(value) if 0 <= value <= 100 else None
+def _percent(value: int | None) -> float | None:
+    return float(value) if value is not None and 0 <= value <= 100 else None
 
 
 def _thousandth(value: int | None, most: float) -> float | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpulab.errors import MissingDependencyError, ScenarioError
+from gpulab.errors import ScenarioError
+from gpulab.hardware.binding import NvmlError
 from gpulab.hardware.devices import DriverState
 
-__all__ = ["WRONG_PACKAGE", "of_error", "unresponsive", "working"]
+__all__ = ["broken", "of_error", "unresponsive", "working"]
 
 _STATES = {4: "no_permission", 9: "no_driver", 10: "unresponsive", 12: "no_library", 18: "driver_mismatch"}
 _MESSAGES = {
@@ -17,15 +16,13 @@ _MESSAGES = {
     10: "The NVIDIA driver does not answer in time (error 10); if that stays so, reboot the machine.",
     12: "NVIDIA's library libnvidia-ml is not on this machine, so gpulab works without a GPU; if there "
     "is one, install its driver, or start the container with access to it.",
-    13: "The NVIDIA driver is too old for the installed nvidia-ml-py (error 13); upgrade the driver.",
+    13: "The NVIDIA driver is too old for gpulab (error 13); upgrade the driver.",
     15: "The NVIDIA driver has lost its GPU (error 15): it has fallen off the bus; reboot the machine.",
     18: "The NVIDIA driver was upgraded while the old one is still loaded; what runs keeps its GPU, but "
     "reboot or reload the driver's kernel modules before anything new starts.",
     999: "The NVIDIA driver reports an unknown error (999); in a container, restart the container (a reload "
     "of systemd took its GPU away), else reload the driver or reboot.",
 }
-_REINSTALL = "run `pip uninstall pynvml nvidia-ml-py`, then `pip install nvidia-ml-py`."
-WRONG_PACKAGE = f"The Python module pynvml is not the one of nvidia-ml-py; {_REINSTALL}"
 
 
 def working(driver: str | None, cuda: int | None) -> DriverState:
@@ -43,20 +40,17 @@ def unresponsive(seconds: float) -> DriverState:
     )
 
 
-def of_error(error: Exception) -> DriverState:
-    """What an exception says that came up while NVML was started."""
-    if isinstance(error, (ScenarioError, MissingDependencyError)):
-        return DriverState("error", message=str(error))
-    if isinstance(error, ImportError):
-        return DriverState(
-            "error",
-            message="The Python package nvidia-ml-py cannot be loaded, so no GPU can be seen; "
-            "install it with `pip install nvidia-ml-py`.",
-        )
-    code: Any = getattr(error, "value", None)
-    if isinstance(code, int):
-        other = f"NVML failed with error {code} ({error}); see whether `nvidia-smi` works, else reboot."
-        return DriverState(_STATES.get(code, "error"), code, _MESSAGES.get(code, other))
+def broken(error: Exception | None) -> DriverState:
+    """Not the driver: gpulab itself could not ask it."""
     return DriverState(
-        "error", message=f"NVML could not be started through nvidia-ml-py ({error}); {_REINSTALL}"
+        "error",
+        message=f"gpulab could not ask the NVIDIA driver ({error!r}); run `gpulab doctor` to see more.",
     )
+
+
+def of_error(error: NvmlError | ScenarioError) -> DriverState:
+    """What it means that NVML could not be started."""
+    if not isinstance(error, NvmlError):
+        return DriverState("error", message=str(error))
+    other = f"NVML cannot be started ({error}); see whether `nvidia-smi` works, else reboot."
+    return DriverState(_STATES.get(error.code, "error"), error.code, _MESSAGES.get(error.code, other))

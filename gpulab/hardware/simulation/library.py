@@ -32,7 +32,7 @@ _FREE = ("nvmlErrorString", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags")
 class Library:
     """One process's view of the machine that `text` names; raises ScenarioError if there is none."""
 
-    def __init__(self, text: str, is_symbol: Callable[[str], bool]) -> None:
+    def __init__(self, text: str, is_symbol: Callable[[str], bool] | None = None) -> None:
         """`is_symbol` knows NVML's names: what is not simulated is there, and not supported."""
         self.text = text
         self._is_symbol = is_symbol
@@ -52,13 +52,18 @@ class Library:
     def _exports(self, name: str, machine: Machine) -> bool:
         if name == "nvmlDeviceGetRunningProcessDetailList":
             return not has_wide_processes(machine.driver)
-        return name in CALLS or name in _FREE or name == "nvmlShutdown" or self._is_symbol(name)
+        return (
+            name in CALLS
+            or name in _FREE
+            or name == "nvmlShutdown"
+            or bool(self._is_symbol and self._is_symbol(name))
+        )
 
     def _call(self, name: str, *arguments: Any) -> Any:
         machine = self._watch.machine()
         gpu = find(machine, name, arguments)
         if machine.call_log:
-            _log(machine.call_log, f"{os.getpid()} {name} {'-' if gpu is None else gpu.device.index}\n")
+            _log(machine.call_log, f"{name} {'-' if gpu is None else gpu.device.index} {os.getpid()}\n")
         code = self._fail(name, None if gpu is None else gpu.device.index, machine)
         if code:
             return code
