@@ -37,7 +37,7 @@ def add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_dashboard(args: argparse.Namespace) -> int:
-    """Serve the dashboard until it is stopped. Raises ScenarioError, and GpulabError if its files are missing."""
+    """Serve the dashboard until it is stopped. Raises ScenarioError; GpulabError if files are missing."""
     simulate(args.simulate)
     settings = dashboard_config(args.port, notebook_path())
     from jupyter_server.serverapp import ServerApp

@@ -7,6 +7,7 @@ stands after `--` is parsed by it and wins over what is set here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from typing import Any
@@ -47,7 +48,7 @@ def run_lab(args: argparse.Namespace) -> int:
     simulate(args.simulate)
     put_command_on_path()
     ensure_kernelspec()
-    from jupyterlab.labapp import LabApp
+    from jupyterlab.labapp import LabApp  # type: ignore[import-untyped]
 
     server = LabApp.initialize_server(argv=args.jupyter, config=lab_config(os.getcwd(), args.jupyter))
     server.start()
@@ -61,9 +62,7 @@ def lab_config(directory: str, arguments: list[str]) -> Any:
     settings = Config()
     settings.ServerApp.root_dir = directory
     if not os.path.isfile(os.path.join(directory, START_NOTEBOOK)):
-        say(
-            f"no {START_NOTEBOOK} here, so JupyterLab opens this directory; the notebooks are in gpulab's repository."
-        )
+        say(f"no {START_NOTEBOOK} here, so JupyterLab opens this directory; change to gpulab's clone for it.")
     elif not any(os.path.exists(argument) for argument in arguments):
         settings.LabApp.default_url = "/lab/tree/" + START_NOTEBOOK
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -98,29 +97,24 @@ def ensure_kernelspec() -> None:
     """Install the kernelspec `gpulab` unless Jupyter already finds one that starts this Python."""
     from gpulab.jupyter import kernelspec
 
-    if _found():
+    if _starts_this_python():
         return
-    try:
-        kernelspec.install(prefix=sys.prefix)
-    except (OSError, GpulabError):
-        pass  # an environment that is not ours to write: the account's own directory does as well
-    if not _found():
-        share = os.path.join(config.load().data_dir, "jupyter")
-        kernelspec.install(prefix=share)
+    with contextlib.suppress(GpulabError):  # an environment that is not ours to write
+        kernelspec.install()
+    if not _starts_this_python():
+        prefix = os.path.join(config.load().data_dir, "jupyter")
+        kernelspec.install(prefix=prefix)
         path = config.inherited().get("JUPYTER_PATH", "")
-        mine = os.path.join(share, "share", "jupyter")
-        config.export({"JUPYTER_PATH": os.pathsep.join(filter(None, [mine, path]))})
+        own = os.path.join(prefix, "share", "jupyter")
+        config.export({"JUPYTER_PATH": os.pathsep.join(filter(None, [own, path]))})
 
 
-def _found() -> bool:
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+def _starts_this_python() -> bool:
+    """Another environment's kernelspec of our name, installed for the account, would start that one."""
+    from gpulab.jupyter import kernelspec
 
-    try:
-        spec = KernelSpecManager().get_kernel_spec("gpulab")
-    except NoSuchKernel:
-        return False
-    provisioner = spec.metadata.get("kernel_provisioner", {}).get("provisioner_name")
-    return provisioner == "gpulab-provisioner" and bool(spec.argv) and spec.argv[0] == sys.executable
+    found = {spec.name: spec.command for spec in kernelspec.listed()}
+    return found.get(kernelspec.NAME) == sys.executable
 
 
 def say(sentence: str) -> None:

@@ -12,7 +12,7 @@ MESSAGES = ["comm_close", "comm_info_request", "comm_msg", "comm_open", "kernel_
 """Kernel messages that a widget needs; without execute_request no viewer can run code."""
 
 
-class ViewOnly(Authorizer):  # type: ignore[misc]
+class ViewOnly(Authorizer):
     """Reading is allowed, and talking to a kernel's widgets; starting, writing and stopping are not."""
 
     def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:  # noqa: ARG002
