@@ -9,8 +9,8 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
@@ -37,15 +37,14 @@ class Library:
         self.text = text
         self._is_symbol = is_symbol
         self._watch = Watch(text)
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._users = 0
         self._pid = 0
         self._counted: tuple[Machine, dict[int, int]] | None = None
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         machine = self._watch.machine()
-        hidden = any(fnmatch.fnmatchcase(name, pattern) for pattern in machine.hidden_symbols)
-        if hidden or not self._exports(name, machine):
+        if _matches(name, machine.hidden_symbols) or not self._exports(name, machine):
             raise AttributeError(name)
         return functools.partial(self._call, name)
 
@@ -62,23 +61,21 @@ class Library:
     def _call(self, name: str, *arguments: Any) -> Any:
         machine = self._watch.machine()
         gpu = find(machine, name, arguments)
+        index = None if gpu is None else gpu.device.index
         if machine.call_log:
-            _log(machine.call_log, f"{name} {'-' if gpu is None else gpu.device.index} {os.getpid()}\n")
-        code = self._fail(name, None if gpu is None else gpu.device.index, machine)
-        if code:
-            return code
+            _log(machine.call_log, f"{name} {'-' if index is None else index} {os.getpid()}\n")
+        if machine.faults:
+            code = self._fail(name, index, machine)
+            if code:
+                return code
+            machine = self._watch.machine()  # the wait may have been long
+            gpu = find(machine, name, arguments)
         if name in _FREE or name == "nvmlShutdown":
             return self._state(name)
         if not self._users or self._pid != os.getpid():
             return _UNINITIALIZED
-        return self._answer(name, self._watch.machine(), arguments)
-
-    def _answer(self, name: str, machine: Machine, arguments: tuple[Any, ...]) -> int:
-        gpu = find(machine, name, arguments)
-        if gpu is not None and any(fnmatch.fnmatchcase(name, field) for field in gpu.device.missing):
-            return _NOT_SUPPORTED
         function = CALLS.get(name)
-        if function is None:
+        if function is None or (gpu is not None and _matches(name, gpu.device.missing)):
             return _NOT_SUPPORTED
         return function(gpu or Target(machine), *arguments)
 
@@ -117,6 +114,10 @@ class Library:
             number = self._counted[1].get(place, 0)
             self._counted[1][place] = number + 1
         return number >= fault.after and (fault.times is None or number < fault.after + fault.times)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _concerns(fault: Fault, name: str, gpu: int | None, machine: Machine) -> bool:

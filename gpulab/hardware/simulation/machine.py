@@ -15,6 +15,7 @@ __all__ = [
     "COMPUTE_MODES",
     "FIELDS",
     "LABEL",
+    "MAX_DEVICES",
     "NOT_AVAILABLE",
     "Fault",
     "Machine",
@@ -24,12 +25,15 @@ __all__ = [
     "Slice",
     "Steps",
     "Wave",
+    "calls_of",
+    "device_uuid",
     "integral",
     "value_at",
 ]
 
 NOT_AVAILABLE = 2**64 - 1
 """What NVML writes where a size is not known."""
+MAX_DEVICES = 64
 LABEL = " (simulated)"
 """What every device's name ends with, so that no client can show it as a real one."""
 COMPUTE_MODES = {"default": 0, "exclusive_process": 3, "prohibited": 2}
@@ -202,3 +206,18 @@ def integral(series: Series, seconds: float) -> float:
     ends = (*series.times[1:], math.inf)
     spans = (max(0.0, min(seconds, end) - start) for start, end in zip(starts, ends, strict=True))
     return sum(span * value for span, value in zip(spans, series.values, strict=True))
+
+
+def device_uuid(profile: str, index: int, place: int | None = None) -> str:
+    """The same on every machine and in every process; FNV-1a, because hashlib costs a start."""
+    kind = "GPU" if place is None else "MIG"
+    value = 0x6C62272E07BB014262B821756295C58D
+    for byte in f"{kind}/{place}/{index}/{profile}".encode() * 2:
+        value = ((value ^ byte) * 0x1000000000000000000013B) % 2**128
+    digits = f"{value:032x}"
+    return f"{kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def calls_of(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of the calls that a driver without these fields does not support."""
+    return tuple(pattern for field in fields for pattern in FIELDS[field])
