@@ -20,7 +20,7 @@ export function celsius(value) {
 export function gibibytes(bytes) {
   if (!known(bytes)) return "n/a";
   const size = bytes / GIB;
-  return size >= 99.95 ? size.toFixed(0) : size.toFixed(1);
+  return size.toFixed(size >= 99.95 ? 0 : size >= 0.995 || size === 0 ? 1 : 2);
 }
 
 /** Total memory without a needless ".0": 80, not 80.0; 14.6 stays. */

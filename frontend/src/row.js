@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { element, mark, write } from "./dom.js";
 import { ago, capacity, celsius, duration, gibibytes, memory, percent, plain, watts } from "./format.js";
-import { deviceName, shortName, use } from "./words.js";
+import { deviceName, nameParts, use } from "./words.js";
 
 const MIB = 2 ** 20;
 
@@ -27,6 +27,7 @@ export class Row {
     this.device = device;
     this.name = element("span", "gl-name");
     this.index = element("span", "gl-index");
+    this.remark = element("span", "gl-remark");
     this.badge = element("span", "gl-yours", {}, ["yours"]);
     this.use = element("div", "gl-use");
     this.gpu = new Figure("gl-gpu", "Utilization");
@@ -38,7 +39,11 @@ export class Row {
     this.plots[1].append(this.share);
     this.node = element("li", "gl-row", {}, [
       element("div", "gl-id", {}, [
-        element("div", "gl-title", {}, [this.index, this.name, this.badge]),
+        element("div", "gl-title", {}, [
+          this.index,
+          element("span", "gl-names", {}, [this.name, this.remark]),
+          this.badge,
+        ]),
         this.use,
       ]),
       element("div", "gl-pair", {}, [this.gpu.node, this.plots[0]]),
@@ -73,7 +78,9 @@ export class Row {
 
   #identity(device, state) {
     write(this.index, device.label);
-    write(this.name, shortName(device));
+    const [model, remark] = nameParts(device);
+    write(this.name, model);
+    write(this.remark, remark);
     write(this.use, use(device, state.machine.mode === "team"));
     mark(this.name, "title", `${device.name ?? "unnamed GPU"}\n${device.uuid ?? ""}`);
     mark(this.use, "title", this.use.textContent);

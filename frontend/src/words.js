@@ -2,9 +2,10 @@
 
 import { capacity, duration, since } from "./format.js";
 
-/** Less what every row would repeat: the maker, and "simulated", which stands once above all of them. */
-export function shortName(device) {
-  return device.name?.replace(/^NVIDIA\s+/, "").replace(/\s*\(simulated\)$/, "") || "unnamed GPU";
+/** [model, remark]: less the maker, which every row would repeat; the remark is shown where there is room. */
+export function nameParts(device) {
+  const [, model, remark] = /^(?:NVIDIA\s+)?(.*?)(\s*\(simulated\))?$/s.exec(device.name ?? "");
+  return [model || "unnamed GPU", remark?.trim() ?? ""];
 }
 
 export function deviceName(device) {

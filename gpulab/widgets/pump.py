@@ -203,16 +203,14 @@ class Pump:
             return
         if self.window.follows(snapshot, _GAP_SECONDS):
             packed = self.window.pack([self.window.append(snapshot)])
-            for view in views:
-                view.show_samples(packed, self._age())
+            _tell(views, lambda view: view.show_samples(packed, self._age()))
         else:
             self.window.begin(snapshot, store.recent(self.settings, SPAN_SECONDS, until=snapshot.time))
             self._send_window(views)
 
     def _send_window(self, views: list[View]) -> None:
         packed = self.window.pack()
-        for view in views:
-            view.show_window(packed, self._age())
+        _tell(views, lambda view: view.show_window(packed, self._age()))
 
     def _greet(self, view: View) -> None:
         if self._snapshot is not None and self.window.newest != self._snapshot.time:
@@ -222,11 +220,8 @@ class Pump:
         self._greeted.add(view)
 
     def _show(self, views: list[View]) -> None:
-        scenes: dict[str, Scene] = {}
-        for view in views:
-            if view.mode not in scenes:
-                scenes[view.mode] = self._scene(view.mode)
-            view.show(scenes[view.mode])
+        scenes = {mode: self._scene(mode) for mode in {view.mode for view in views}}
+        _tell(views, lambda view: view.show(scenes[view.mode]))
 
     def _scene(self, mode: str) -> Scene:
         trouble = ""
@@ -258,6 +253,15 @@ class Pump:
             )
         except GpulabError:
             return None  # a mask that cannot be read hides nothing here
+
+
+def _tell(views: list[View], message: Callable[[View], None]) -> None:
+    """Tell each of them; one that cannot take it in keeps nothing from the others."""
+    for view in views:
+        try:
+            message(view)
+        except Exception:  # noqa: BLE001 - the rim: a comm may be closed, or be another program's
+            _LOG.debug("A monitor could not be told", exc_info=True)
 
 
 class _Silence:
