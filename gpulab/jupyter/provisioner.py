@@ -69,6 +69,8 @@ class GpuProvisioner(LocalProvisioner):
             # Raised here, it would leave the user without a kernel and the server unable to end.
             self._problem = _wrong_options(str(error).rstrip("."))
             plain = {name: value for name, value in known.items() if name not in _OPTIONS}
+            if known.get("on_full") in config.ON_FULL:
+                plain["on_full"] = known["on_full"]
             super().__init__(config=Config(), **plain)
 
     @property
