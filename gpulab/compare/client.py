@@ -39,7 +39,8 @@ class WorkerProcess:
             start_new_session=True,  # a notebook's interrupt goes to the whole group: it is ours to end
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True, name=f"gpulab-{backend}").start()
+        self._listener = threading.Thread(target=self._listen, daemon=True, name=f"gpulab-{backend}")
+        self._listener.start()
 
     @property
     def pid(self) -> int:
@@ -84,7 +85,8 @@ class WorkerProcess:
             else:
                 self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._errors):
+        self._listener.join(timeout=1)  # it ends with the answers, unless a grandchild still holds them
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(OSError, ValueError):
                 if pipe is not None:
                     pipe.close()

@@ -36,8 +36,9 @@ class Crew:
 
         Raises WorkloadError if none can run.
         """
-        pilot = made(os.path.join(folder, "pilot"))
-        save_arrays(self.workload.make_data(self.workload.pilot_size, seed), pilot)
+        pilot = os.path.join(folder, "pilot")
+        for size in self._pilot_sizes():
+            save_arrays(self.workload.make_data(size, seed), made(f"{pilot}-{size}"))
         for backend in backends:
             tell(f"starting {backend.name}")
             self.records[backend.name] = self._start(backend, pilot)
@@ -48,6 +49,11 @@ class Crew:
     def names(self, side: Literal["cpu", "gpu"]) -> list[str]:
         """The backends of one side that are still there."""
         return [name for name in self.workers if self.records[name].side == side]
+
+    def device(self) -> str | None:
+        """The GPU that a worker computes on, as it names itself there; None without a GPU side."""
+        devices = (record.facts.get("device") for record in self.records.values())
+        return next((device for device in devices if device), None)
 
     def fail(self, name: str, reason: str) -> None:
         """A worker that answered with an error can go on at the next size; a dead one cannot."""
@@ -73,15 +79,18 @@ class Crew:
             return replace(record, state="failed", reason=str(error))
 
     def _first_calls(self, record: BackendRecord, pilot: str) -> BackendRecord:
-        """Import, first call and second call, at a size where the work itself costs next to nothing."""
-        worker, size = self.workers[record.name], self.workload.pilot_size
+        """Import, first call and second call, at a size where the work costs next to nothing, and growth."""
+        worker, (size, larger) = self.workers[record.name], self._pilot_sizes()
         started = worker.ask("start")
         if "unusable" in started:
             self._drop(record.name)
             return replace(record, reason=started["unusable"])
-        worker.ask("load", folder=pilot, parameters=self.workload.parameters(size))
-        first, warm = (worker.ask("verify", folder=made(f"{pilot}-{record.name}")) for _ in range(2))
-        self.history[record.name] = [Timing(size, warm["seconds"])]
+        results = made(f"{pilot}-{record.name}")
+        worker.ask("load", folder=f"{pilot}-{size}", parameters=self.workload.parameters(size))
+        first, warm = (worker.ask("verify", folder=results) for _ in range(2))
+        worker.ask("load", folder=f"{pilot}-{larger}", parameters=self.workload.parameters(larger))
+        growth = worker.ask("verify", folder=results)
+        self.history[record.name] = [Timing(size, warm["seconds"]), Timing(larger, growth["seconds"])]
         return replace(
             record,
             state="ready",
@@ -90,6 +99,10 @@ class Crew:
             pilot_size=size,
             **started,
         )
+
+    def _pilot_sizes(self) -> tuple[int, int]:
+        """One for the first call, and a larger one to see how the time grows."""
+        return self.workload.pilot_size, 8 * self.workload.pilot_size
 
     def _drop(self, name: str) -> None:
         self.workers.pop(name).close()

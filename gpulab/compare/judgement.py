@@ -169,7 +169,7 @@ def verdict(result: Result) -> str:
     found = latest_speedup(result)
     note = "" if result.origin != "example" else "Example, not measured: "
     if not isinstance(found, Speedup):
-        return f"{note}No verdict: {found}."
+        return f"{note}No verdict on the GPU: {found}."
     cpu, size = result.label(found.cpu), f"{found.size:,} {result.unit}"
     gpu = result.label(found.gpu)
     interval = f"{found.low:.3g} to {found.high:.3g}"

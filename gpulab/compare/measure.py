@@ -7,6 +7,8 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
 
 import gpulab
 from gpulab.compare.crew import Crew, made, save_arrays
@@ -15,12 +17,13 @@ from gpulab.compare.progress import Progress
 from gpulab.compare.provenance import describe_machine, memory_room
 from gpulab.compare.records import SizeRun
 from gpulab.compare.result import Result
-from gpulab.compare.sweep import cost, forecast, memory_refusal, parse_sizes, time_refusal
+from gpulab.compare.sweep import Timing, cost, forecast, memory_refusal, parse_sizes, time_refusal
 from gpulab.compare.workload import Backend, Workload, find_workload
 from gpulab.errors import RequestError
 
 __all__ = ["Sweep", "choose_backends", "measure"]
 
+SIDES: tuple[Literal["cpu", "gpu"], ...] = ("cpu", "gpu")
 GRACE_SECONDS = 5.0
 """What a call may take beyond the budget before its worker is ended."""
 
@@ -72,6 +75,8 @@ class Sweep:
         self.deadline = time.monotonic() + budget
         self.crew = Crew(workload, describe_machine(), self.deadline + GRACE_SECONDS)
         self.runs: list[SizeRun] = []
+        self.around: list[Timing] = []
+        """Seconds of what is not the work: making the data, comparing the results."""
 
     def run(self, sizes: tuple[int, ...], backends: tuple[Backend, ...]) -> Result:
         """Measure. An interrupt ends it early, and is raised only if nothing was measured yet."""
@@ -97,6 +102,7 @@ class Sweep:
         if refusal is not None:
             self.runs.append(SizeRun(size, "not_run", refusal))
             return
+        began = time.monotonic()
         data = self.workload.make_data(size, self.seed)
         parameters = self.workload.parameters(size)
         facts = self.workload.facts(data, parameters)
@@ -105,23 +111,27 @@ class Sweep:
         run = SizeRun(size, "not_run", arrays=arrays, parameters=parameters, facts=facts, memory_bytes=needed)
         refusal = memory_refusal(needed, memory_room())
         if refusal is not None:
-            self.runs.append(SizeRun(**{**vars(run), "reason": refusal}))
+            self.runs.append(replace(run, reason=refusal))
             return
         save_arrays(data, made(folder))
+        made_seconds = time.monotonic() - began
         pairing = Pairing(self.crew, run, folder, self.bar.tell)
         try:
             pairing.measure(data, deadline)
         finally:
             self.runs.append(pairing.record())
+            self.around.append(Timing(size, made_seconds + pairing.check_seconds))
 
     def _refusal(self, size: int) -> str | None:
         """Why this size should not even be made."""
         if not self.crew.workers:
             return "no backend is left to run it"
-        calls = [forecast(self.crew.history[name], size) for name in self.crew.workers]
-        seconds = cost(calls, len(self.crew.names("cpu")))
+        cpu, gpu = (
+            [forecast(self.crew.history[name], size) for name in self.crew.names(side)] for side in SIDES
+        )
+        around = forecast(self.around, size) if len(self.around) > 1 else 0.0  # the first one imports
         return memory_refusal(self.workload.data_bytes(size), memory_room()) or time_refusal(
-            seconds, self.deadline - time.monotonic()
+            cost(cpu, gpu) + around, self.deadline - time.monotonic()
         )
 
     def _result(self, interrupted: bool) -> Result:
@@ -136,7 +146,7 @@ class Sweep:
             seed=self.seed,
             budget_seconds=self.budget,
             interrupted=interrupted,
-            machine=self.crew.machine,
+            machine=replace(self.crew.machine, gpu=self.crew.device() or self.crew.machine.gpu),
             backends=tuple(self.crew.records.values()),
             runs=tuple(self.runs),
         )

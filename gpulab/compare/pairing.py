@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpulab.compare.crew import Crew, load_arrays, made
 from gpulab.compare.records import Measurement, Parity, Sample, SizeRun
-from gpulab.compare.sweep import RACE_REPEATS, Timing
+from gpulab.compare.sweep import RACE_REPEATS, Timing, racers
 from gpulab.compare.timing import alternate, summarize
 from gpulab.errors import WorkloadError
 
@@ -33,6 +34,7 @@ class Pairing:
         self.placement: dict[str, str] = {}
         self.parity: list[Parity] = []
         self.best_cpu: str | None = None
+        self.check_seconds = 0.0
         self.done = False
 
     def measure(self, data: Arrays, deadline: float) -> None:
@@ -79,11 +81,8 @@ class Pairing:
 
     def _find_best_cpu(self) -> None:
         """A short race: the fastest of the CPU backends is the baseline, whichever it is at this size."""
-        racing = self._running("cpu")
-        if len(racing) < 2:
-            self.best_cpu = racing[0] if racing else None
-            return
-        for name in racing:
+        seconds = {name: self.seconds[name] for name in self._running("cpu")}
+        for name in racers(seconds):
             self._tell(name, "race")
             try:
                 samples = self.crew.workers[name].block(RACE_REPEATS, warm_up=False)
@@ -91,10 +90,12 @@ class Pairing:
                 self._fail(name, str(error))
                 continue
             self.race[name] = tuple(sample.end_to_end_seconds for sample in samples)
-        self.best_cpu = min(self.race, key=lambda name: min(self.race[name]), default=None)
+            seconds[name] = min(self.race[name])
+        self.best_cpu = min(self._running("cpu"), key=lambda name: seconds[name], default=None)
 
     def _check(self, data: Arrays) -> None:
         """Every other backend's result against the best CPU backend's."""
+        began = time.monotonic()
         for name in self.seconds:
             if self.best_cpu is None or name == self.best_cpu:
                 continue
@@ -105,6 +106,7 @@ class Pairing:
             except (KeyError, IndexError, ValueError, TypeError) as error:
                 found = Parity("different", f"the result has another form ({error})")
             self.parity.append(replace(found, reference=self.best_cpu, candidate=name))
+        self.check_seconds = time.monotonic() - began
 
     def _pair(self, deadline: float) -> None:
         baseline = [] if self.best_cpu is None else [self.best_cpu]

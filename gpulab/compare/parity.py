@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TIE_SHARE", "Clustering", "compare_clusterings"]
 
+CHUNK = 50_000
+"""Points whose neighbours are held at a time."""
 TIE_SHARE = 1e-6
 """A pair this close to eps, relatively, falls on either side of it by rounding."""
 
@@ -60,7 +62,7 @@ def compare_clusterings(points: Array, eps: float, reference: Clustering, candid
     if first is None:
         clusters = len(set(candidate.labels[candidate.core].tolist()))
         noise = int((candidate.labels == -1).sum())
-        return Parity("same", f"the same {clusters:,} clusters and {noise:,} noise points", score)
+        return Parity("same", f"clusters: {clusters:,}, noise points: {noise:,}, on both sides", score)
     if findings[3] is None and findings[4] is None and _rounding_explains(points, eps, reference, candidate):
         return Parity("tie", f"{first}, but only where a distance equals eps but for rounding", score)
     return Parity("different", first, score)
@@ -70,7 +72,7 @@ def _differing(what: str, different: Array) -> str | None:
     import numpy as np
 
     where = np.flatnonzero(different)
-    return None if not len(where) else f"{len(where):,} {what}s differ, the first at index {where[0]}"
+    return None if not len(where) else f"{what}s that differ: {len(where):,} (first index {where[0]})"
 
 
 def _regrouped(left: Array, right: Array) -> str | None:
@@ -101,23 +103,26 @@ def _stray_border(points: Array, eps: float, found: Clustering, whose: str) -> s
     where = border[stray]
     if not len(where):
         return None
-    return f"in the {whose} {len(where):,} border points lie far from their cluster, first at {where[0]}"
+    return f"border points far from their cluster in the {whose}: {len(where):,} (first index {where[0]})"
 
 
 def _pairs(tree: Any, queries: Array, radius: float) -> tuple[Array, Array]:
     """All (index of query, index in tree) within `radius`, as two flat arrays."""
     import numpy as np
 
+    if not len(queries):
+        return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
     neighbours = tree.query_radius(queries.astype(np.float64), radius)
     owner = np.repeat(np.arange(len(queries)), [len(found) for found in neighbours])
-    return owner, np.concatenate([*neighbours, np.empty(0, dtype=np.intp)])
+    return owner, np.concatenate(neighbours)
 
 
 def _rounding_explains(points: Array, eps: float, reference: Clustering, candidate: Clustering) -> bool:
     """Whether every difference vanishes when a distance at eps may count either way.
 
     Points whose status differs must have such a distance themselves or, for noise, touch a point whose
-    core status does. Clusters that such points could join are joined on both sides, then compared.
+    core status does. Clusters that such points could join are joined on both sides, then compared; and
+    within a side, core points that are neighbours beyond doubt must be together.
     """
     import numpy as np
     from sklearn.neighbors import KDTree
@@ -137,11 +142,28 @@ def _rounding_explains(points: Array, eps: float, reference: Clustering, candida
     noise_differs = (reference.labels == -1) != (candidate.labels == -1)
     if (noise_differs & ~touched).any():
         return False
+    if _tears_neighbours(exact, eps, reference) or _tears_neighbours(exact, eps, candidate):
+        return False
     both = reference.core & candidate.core
     return (
         _regrouped(_joined(reference, loose[owner], near)[both], _joined(candidate, loose[owner], near)[both])
         is None
     )
+
+
+def _tears_neighbours(exact: Array, eps: float, found: Clustering) -> bool:
+    """Whether two core points that are within eps beyond rounding have different labels."""
+    from sklearn.neighbors import KDTree
+
+    points, labels = exact[found.core], found.labels[found.core]
+    if not len(points):
+        return False
+    tree = KDTree(points)
+    for start in range(0, len(points), CHUNK):
+        owner, near = _pairs(tree, points[start : start + CHUNK], eps * (1 - TIE_SHARE))
+        if (labels[start + owner] != labels[near]).any():
+            return True
+    return False
 
 
 def _joined(found: Clustering, left: Array, right: Array) -> Array:

@@ -83,6 +83,7 @@ def _style() -> dict[Any, Any]:
         "axes.facecolor": GROUND,
         "savefig.facecolor": GROUND,
         "savefig.transparent": False,
+        "text.parse_math": False,  # a label is no formula
     }
 
 
@@ -173,4 +174,9 @@ def _gpu_note(result: Result) -> str:
         return ""
     if not result.runs:
         return "Nothing was measured. "
-    return f"GPU: not measured, for {result.speedup_reason}. "
+    return f"GPU: not measured. {_sentence(result.speedup_reason)}"
+
+
+def _sentence(reason: str | None) -> str:
+    text = (reason or "nothing is known").rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}. "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
 
+from gpulab.compare.container import container_files, lines
 from gpulab.compare.records import Machine
+from gpulab.compare.timing import pressure_file
 
 __all__ = ["describe_machine", "memory_room"]
 
@@ -37,6 +38,7 @@ def describe_machine() -> Machine:
         cuda=snapshot.driver.cuda,
         gpu_reason=reason.rstrip("."),
         simulated=snapshot.simulated,
+        pressure=pressure_file(),
     )
 
 
@@ -50,7 +52,7 @@ def memory_room() -> int | None:
 
 
 def _cpu_name() -> str | None:
-    for line in _lines("/proc/cpuinfo"):
+    for line in lines("/proc/cpuinfo"):
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or None
@@ -63,13 +65,13 @@ def _usable_cores() -> int | None:
 
 
 def _core_quota() -> float | None:
-    for path in _container_files("cpu.max", "cpu"):
-        quota, _, period = next(_lines(path), "").partition(" ")
+    for path in container_files("cpu.max", "cpu"):
+        quota, _, period = next(lines(path), "").partition(" ")
         if quota.isdecimal() and period.strip().isdecimal():
             return int(quota) / int(period)
-    for path in _container_files("cpu.cfs_quota_us", "cpu"):
-        quota = next(_lines(path), "")
-        period = next(_lines(path.replace("quota", "period")), "")
+    for path in container_files("cpu.cfs_quota_us", "cpu"):
+        quota = next(lines(path), "")
+        period = next(lines(path.replace("quota", "period")), "")
         if quota.isdecimal() and period.isdecimal():
             return int(quota) / int(period)
     return None
@@ -82,24 +84,11 @@ def _memory_total() -> int | None:
 def _container_limits() -> list[int]:
     found = []
     for name in ("memory.max", "memory.limit_in_bytes"):
-        for path in _container_files(name, "memory"):
-            text = next(_lines(path), "")
+        for path in container_files(name, "memory"):
+            text = next(lines(path), "")
             if text.isdecimal() and int(text) < 2**60:  # version 1 writes a huge number for "no limit"
                 found.append(int(text))
     return found
-
-
-def _container_files(name: str, controller: str) -> list[str]:
-    """Where this process's control group may keep `name`, in versions 1 and 2, from its own group up."""
-    paths = []
-    for line in _lines("/proc/self/cgroup"):
-        _, controllers, group = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        root = f"/sys/fs/cgroup/{controller}" if controllers else "/sys/fs/cgroup"
-        parts = [part for part in group.split("/") if part]
-        paths += [os.path.join(root, *parts[:depth], name) for depth in range(len(parts), -1, -1)]
-    return paths
 
 
 def _process_limits() -> list[int]:
@@ -112,13 +101,4 @@ def _process_limits() -> list[int]:
 
 
 def _meminfo(entry: str) -> list[int]:
-    return [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith(entry)]
-
-
-def _lines(path: str) -> Iterator[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                yield line.rstrip("\n")
-    except OSError:
-        return
+    return [int(line.split()[1]) * 1024 for line in lines("/proc/meminfo") if line.startswith(entry)]

@@ -118,6 +118,8 @@ class Machine:
     gpu_reason: str = ""
     """Why there is no GPU side."""
     simulated: bool = False
+    pressure: str | None = None
+    """The file that told how long tasks waited for a CPU: the container's, else the machine's."""
 
 
 def encode(value: Any) -> Any:

@@ -158,7 +158,9 @@ class Result:
         """The inverse of `to_dict`. Raises WorkloadError that names what is wrong."""
         if not isinstance(record, dict) or record.get("schema") != SCHEMA:
             raise WorkloadError(_wrong_schema(record))
-        return decode(cls, {key: value for key, value in record.items() if key != "schema"})
+        result = decode(cls, {key: value for key, value in record.items() if key != "schema"})
+        _check_names(result)
+        return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON, whole or not at all. Raises OSError."""
@@ -195,6 +197,24 @@ def load(path: str | os.PathLike[str]) -> Result:
         ) from error
     result = Result.from_dict(record)
     return replace(result, origin="recorded") if result.origin == "measured" else result
+
+
+def _check_names(result: Result) -> None:
+    """Every backend that is spoken of is described, and every size is there once, rising."""
+    known = {backend.name for backend in result.backends}
+    for run in result.runs:
+        spoken = {measurement.backend for measurement in run.measurements} | set(run.race) | set(run.failures)
+        spoken |= {name for check in run.parity for name in (check.reference, check.candidate)}
+        if run.best_cpu is not None:
+            spoken.add(run.best_cpu)
+        for name in sorted(spoken - known)[:1]:
+            raise WorkloadError(
+                f"This result names a backend {name[:60]!r} that it does not describe; measure again."
+            )
+    if list(result.sizes) != sorted(set(result.sizes)):
+        raise WorkloadError(
+            "The sizes of this result do not rise, so gpulab did not write it; measure again."
+        )
 
 
 def _wrong_schema(record: Any) -> str:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from gpulab.compare.timing import ENOUGH_REPEATS
 from gpulab.errors import RequestError
 from gpulab.units import format_bytes, format_duration
 
-__all__ = ["Timing", "cost", "crossover", "forecast", "memory_refusal", "parse_sizes", "time_refusal"]
+__all__ = [
+    "Timing",
+    "cost",
+    "crossover",
+    "forecast",
+    "memory_refusal",
+    "parse_sizes",
+    "racers",
+    "time_refusal",
+]
+
+K = TypeVar("K", bound=Hashable)
 
 LARGEST_SIZE = 10**12
 RACE_REPEATS = 2
@@ -49,29 +60,40 @@ def _parse_size(size: int | float | str) -> int:
     return int(number)
 
 
-def forecast(history: Sequence[Timing], size: int) -> float:
-    """Seconds that a call should take at `size`, from smaller sizes.
+def forecast(history: Iterable[Timing], size: int) -> float:
+    """Seconds that a call should take at `size`, from those at other sizes; the newest of a size counts.
 
-    One earlier size: as if the time grew as the size does, which is too little for most work, so that
-    nothing is refused wrongly. Two: with the power of their growth, between 0 and 2.
+    From the two largest, with the power of their growth, between 0 and 2; from one in proportion; from
+    none 0, for what is unknown is no reason to refuse.
     """
-    if not history:
+    known = sorted({timing.size: timing.seconds for timing in history}.items())
+    if not known:
         return 0.0
-    last, power = history[-1], 1.0
-    before = next((timing for timing in reversed(history) if timing.size < last.size), None)
-    if before is not None:
-        growth = math.log(max(last.seconds, 1e-9) / max(before.seconds, 1e-9))
-        power = min(2.0, max(0.0, growth / math.log(last.size / before.size)))
-    return float(last.seconds * (size / last.size) ** power)
+    (last, seconds), power = known[-1], 1.0
+    if len(known) > 1:
+        before, earlier = known[-2]
+        growth = math.log(max(seconds, 1e-9) / max(earlier, 1e-9)) / math.log(last / before)
+        power = min(2.0, max(0.0, growth))
+    return float(seconds * (size / last) ** power)
 
 
-def cost(seconds_per_call: Sequence[float], racing: int) -> float:
-    """Seconds of a whole size: check and race of every backend, then the paired repeats of the rest.
+def cost(cpu: Sequence[float], gpu: Sequence[float]) -> float:
+    """Seconds of a whole size, from those of one call of each backend.
 
-    `seconds_per_call` in any order; `racing` of them are CPU backends, of which one stays.
+    Each is called once to be checked; the CPU backends race; the fastest of them and all of the GPU's
+    get their repeats, with an untimed call before each block of two if there is more than one side.
     """
-    calls = 1 + (RACE_REPEATS if racing > 1 else 0)
-    return sum(seconds_per_call) * calls + min(seconds_per_call, default=0.0) * ENOUGH_REPEATS
+    checked = sum(cpu) + sum(gpu)
+    raced = RACE_REPEATS * sum(racers(dict(enumerate(cpu))).values())
+    blocks = ENOUGH_REPEATS * (1.5 if gpu else 1.0)
+    return checked + raced + blocks * (min(cpu, default=0.0) + sum(gpu))
+
+
+def racers(seconds: Mapping[K, float]) -> dict[K, float]:
+    """Those worth racing after one call each: within twice the fastest. None if only one is."""
+    limit = 2 * min(seconds.values(), default=0.0)
+    close = {name: value for name, value in seconds.items() if value <= limit}
+    return close if len(close) > 1 else {}
 
 
 def time_refusal(forecast_seconds: float, seconds_left: float) -> str | None:

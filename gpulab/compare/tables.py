@@ -36,9 +36,12 @@ class Table:
 
     def rows(self) -> list[Row]:
         """One for each size and backend that was measured or should have been."""
-        return [row for run in self.result.runs for row in self._rows_of(run)]
+        rows: list[Row] = []
+        for run in self.result.runs:
+            rows += self._rows_of(run, said={row.sentence for row in rows})
+        return rows
 
-    def _rows_of(self, run: SizeRun) -> list[Row]:
+    def _rows_of(self, run: SizeRun, said: set[str]) -> list[Row]:
         size = f"{run.size:,}"
         if run.state == "not_run":
             return [Row(size, "", sentence=f"not run: {run.reason}")]
@@ -47,7 +50,8 @@ class Table:
             rows.append(Row(size, self.result.label(name), sentence=reason))
         for backend in self.result.backends:
             if backend.side == "gpu" and backend.state != "ready" and backend.name not in run.failures:
-                rows.append(Row(size, backend.title, sentence=f"not measured: {backend.reason}"))
+                sentence = f"not measured: {backend.reason}"
+                rows.append(Row(size, backend.title, sentence="as above" if sentence in said else sentence))
         return rows or [Row(size, "", sentence=run.reason)]
 
     def __str__(self) -> str:
@@ -119,9 +123,10 @@ def notes(result: Result) -> list[str]:
         if run.facts:
             facts = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in run.facts.items())
             lines.append(f"{where}: {facts}.")
-        for check in run.parity:
-            pair = f"{check.candidate} against {check.reference}"
-            lines.append(f"{where}: {pair}: {check.state}, {check.message}.")
+        if run.race:
+            times = (f"{result.label(name)} {format_seconds(min(t))}" for name, t in run.race.items())
+            lines.append(f"{where}: race of the CPU backends: {', '.join(times)}.")
+        lines += [f"{where}: {line}" for line in _parity_lines(run)]
         found = judge(result, run)
         if isinstance(found, Speedup):
             interval = f"{found.low:.3g} to {found.high:.3g}"
@@ -131,11 +136,21 @@ def notes(result: Result) -> list[str]:
     return [*lines, result.verdict]
 
 
+def _parity_lines(run: SizeRun) -> list[str]:
+    """One line for all pairs of which the same is to be said."""
+    pairs: dict[str, list[str]] = {}
+    for check in run.parity:
+        finding = f"{check.state} result as {check.reference} ({check.message})."
+        pairs.setdefault(finding, []).append(check.candidate)
+    return [f"{', '.join(names)}: {finding}" for finding, names in pairs.items()]
+
+
 def circumstances(result: Result) -> str:
     """Where and when, in one line."""
     machine = result.machine
     cores = "" if machine.usable_cores is None else f", {machine.usable_cores} usable cores"
-    gpu = "" if machine.gpu is None else f", {machine.gpu}{' (simulated)' if machine.simulated else ''}"
+    mark = " (simulated)" if machine.simulated and "simulated" not in (machine.gpu or "") else ""
+    gpu = "" if machine.gpu is None else f", {machine.gpu}{mark}"
     origin = {"measured": "measured", "recorded": "recorded", "example": "example, not measured,"}[
         result.origin
     ]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from gpulab.compare.container import container_files, lines
 from gpulab.compare.records import Sample
 from gpulab.errors import WorkloadError
 
@@ -26,6 +27,7 @@ __all__ = [
     "alternate",
     "block_length",
     "is_narrow",
+    "pressure_file",
     "stall_clock",
     "summarize",
     "timed",
@@ -39,7 +41,6 @@ NARROW_SHARE = 0.05
 """An interval is narrow when half its width is within this share of the median."""
 DISTURBED_SHARE = 0.10
 BLOCK_SECONDS = 0.25
-PRESSURE_FILES = ("/proc/pressure/cpu",)
 
 
 class Summary(NamedTuple):
@@ -82,19 +83,27 @@ def undisturbed(samples: Iterable[Sample]) -> list[Sample]:
     return [s for s in samples if s.stalled_share is None or s.stalled_share <= DISTURBED_SHARE]
 
 
+def pressure_file() -> str | None:
+    """Where the kernel says how long tasks waited for a CPU; None where it does not.
+
+    The own container's file first: on a shared machine some task somewhere is always waiting.
+    """
+    for path in [*container_files("cpu.pressure", "cpu")[:1], "/proc/pressure/cpu"]:
+        if _waited(path) is not None:
+            return path
+    return None
+
+
 def stall_clock() -> Callable[[], float | None]:
-    """A clock of the seconds in which some task of this machine had to wait for a CPU; None where unknown."""
+    """A clock of the seconds in which some task had to wait for a CPU; it reads None where unknown."""
+    path = pressure_file()
+    return lambda: None if path is None else _waited(path)
 
-    def read() -> float | None:
-        for path in PRESSURE_FILES:
-            try:
-                with open(path, encoding="ascii") as file:
-                    return int(file.readline().rpartition("total=")[2]) / 1e6
-            except (OSError, ValueError):
-                continue
-        return None
 
-    return read
+def _waited(path: str) -> float | None:
+    first = next(lines(path), "")
+    total = first.rpartition("total=")[2]
+    return int(total) / 1e6 if first.startswith("some") and total.isdecimal() else None
 
 
 def timed(

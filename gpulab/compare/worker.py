@@ -13,7 +13,6 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulab.compare.records import encode
@@ -82,11 +81,10 @@ class Worker:
 
 
 def _versions(modules: tuple[str, ...]) -> dict[str, str]:
-    """The version of each module's distribution, and of Python's own numeric ground."""
-    owners = metadata.packages_distributions()
-    roots = dict.fromkeys([*(name.partition(".")[0] for name in modules), "numpy"])
-    names = {distribution for root in roots for distribution in owners.get(root, [])[:1]}
-    return {name: metadata.version(name) for name in sorted(names)}
+    """The versions of the imported libraries, and of NumPy and SciPy where these were loaded with them."""
+    roots = dict.fromkeys([*(name.partition(".")[0] for name in modules), "numpy", "scipy"])
+    loaded = ((root, getattr(sys.modules.get(root), "__version__", None)) for root in roots)
+    return {root: str(version) for root, version in loaded if version is not None}
 
 
 def _answer(operation: Callable[..., dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:

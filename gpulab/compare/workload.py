@@ -18,6 +18,8 @@ __all__ = ["Backend", "CupyBackend", "Parameters", "Workload", "find_workload", 
 
 Parameters = Mapping[str, float]
 
+_NO_DEVICE = 100  # cudaErrorNoDevice
+
 _HOME = {"dbscan": "gpulab.compare.workloads.dbscan"}
 
 
@@ -42,7 +44,7 @@ class Backend:
         from importlib.util import find_spec
 
         absent = [name for name in self.modules if find_spec(name.partition(".")[0]) is None]
-        return f"{absent[0].partition('.')[0]} is not installed; {self.remedy}." if absent else None
+        return f"{absent[0].partition('.')[0]} is not installed; {self.remedy}" if absent else None
 
     def start(self) -> None:
         """Import what is needed."""
@@ -93,8 +95,10 @@ class CupyBackend(Backend):
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError as error:
-            return f"CUDA cannot start ({error}); `gpulab doctor` names the remedy."
-        return None if count else "CUDA sees no device in this process; take one with `gpulab run`."
+            if error.status != _NO_DEVICE:
+                return f"CUDA cannot start ({error}); `gpulab doctor` names the remedy"
+            count = 0
+        return None if count else "CUDA sees no GPU in this process; use a GPU kernel or `gpulab run`"
 
     def facts(self) -> dict[str, str]:
         import cupy

@@ -1,0 +1,43 @@
+"""The HTML page."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from gpulab.compare.report import to_html
+from gpulab.compare.result import Result
+
+
+class Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.found += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_holds_table_figure_and_circumstances_and_asks_nothing_of_others(example: Result) -> None:
+    page = to_html([example])
+    links = Links()
+    links.feed(page)
+    assert links.found
+    assert all(link.startswith("data:image/png;base64,") for link in links.found)
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert {"table", "img", "details"} <= set(links.tags)
+    assert "script" not in links.tags
+    assert "Example CPU; usable cores: 4; quota: n/a" in page
+    assert example.verdict in page
+
+
+def test_nothing_in_a_result_can_put_markup_into_the_page(record: dict[str, Any]) -> None:
+    attack = "'\"><script>alert(1)</script>"
+    record["title"] = record["teaches"] = record["date"] = attack
+    record["backends"][0].update(versions={attack: attack}, facts={attack: attack}, reason=attack)
+    links = Links()
+    links.feed(to_html([Result.from_dict(record)]))
+    assert "script" not in links.tags
