@@ -10,49 +10,14 @@ import ctypes
 import sys
 from typing import Any
 
-__all__ = ["ERRORS", "Binding", "NvmlError"]
+from gpulab.hardware.states import NvmlError
 
-ERRORS = {
-    1: "not initialized",
-    2: "invalid argument",
-    3: "not supported",
-    4: "no permission",
-    6: "not found",
-    7: "insufficient size",
-    8: "insufficient external power",
-    9: "driver not loaded",
-    10: "timeout",
-    11: "interrupt request issue",
-    12: "library not found",
-    13: "function not found",
-    14: "corrupted infoROM",
-    15: "GPU is lost",
-    16: "GPU requires a reset",
-    17: "blocked by the operating system",
-    18: "driver and library versions differ",
-    19: "in use by another client",
-    20: "out of memory",
-    21: "no data",
-    23: "insufficient resources",
-    25: "version of an argument not known",
-    26: "deprecated",
-    27: "not ready",
-    28: "GPU not found",
-    29: "invalid state",
-    999: "unknown error",
-}
+__all__ = ["Binding"]
+
 _TEXT_BYTES = 96
 _MEMORY_V2 = 0x02000028
 _TEMPERATURE_V1 = 0x0100000C
 _LIST_TRIES = 4
-
-
-class NvmlError(Exception):
-    """A call failed with this code."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        super().__init__(f"error {code}, {ERRORS.get(code, 'a code that is not documented')}")
 
 
 class _MemoryV1(ctypes.Structure):

@@ -18,11 +18,12 @@ from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import ScenarioError
 from gpulab.hardware import states
-from gpulab.hardware.binding import Binding, NvmlError
+from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, DriverState, Snapshot
 from gpulab.hardware.guarded import Guarded
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.hardware.reading import Reading
+from gpulab.hardware.states import NvmlError
 
 __all__ = ["shutdown", "snapshot"]
 
@@ -83,7 +84,9 @@ class _Door:
         self.pid = os.getpid()
         self.simulate = simulate
         self.lock = allocate_lock()
+        self._loaded: Binding | None = None
         self._nvml: Binding | None = None
+        """The loaded library while it is started."""
         self._state: DriverState | None = None
         self._failed_at = -math.inf
         self._stale = False
@@ -118,7 +121,7 @@ class _Door:
                 with contextlib.suppress(NvmlError):
                     return self._nvml.count()
             self._stop()  # it ran before and no longer does: a reset, or another driver
-            nvml = _load(self.simulate)
+            nvml = self._loaded = self._loaded or _load(self.simulate)
             nvml.start()
             count = nvml.count()
             self._state = states.working(_known(nvml.driver_version), _known(nvml.cuda_version))

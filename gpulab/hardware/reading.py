@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gpulab.hardware.binding import Binding, NvmlError
+from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, Memory, Process
 from gpulab.hardware.owners import command_of, owner_of
+from gpulab.hardware.states import NvmlError
 
 __all__ = ["Reading"]
 

@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 from gpulab.errors import ScenarioError
-from gpulab.hardware.binding import NvmlError
 from gpulab.hardware.devices import DriverState
 
-__all__ = ["broken", "of_error", "unresponsive", "working"]
+__all__ = ["ERRORS", "NvmlError", "broken", "of_error", "unresponsive", "working"]
 
+ERRORS = {
+    1: "not initialized",
+    2: "invalid argument",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    7: "insufficient size",
+    8: "insufficient external power",
+    9: "driver not loaded",
+    10: "timeout",
+    11: "interrupt request issue",
+    12: "library not found",
+    13: "function not found",
+    14: "corrupted infoROM",
+    15: "GPU is lost",
+    16: "GPU requires a reset",
+    17: "blocked by the operating system",
+    18: "driver and library versions differ",
+    19: "in use by another client",
+    20: "out of memory",
+    21: "no data",
+    23: "insufficient resources",
+    25: "version of an argument not known",
+    26: "deprecated",
+    27: "not ready",
+    28: "GPU not found",
+    29: "invalid state",
+    999: "unknown error",
+}
+"""NVML's codes in words."""
 _STATES = {4: "no_permission", 9: "no_driver", 10: "unresponsive", 12: "no_library", 18: "driver_mismatch"}
 _MESSAGES = {
     4: "This account may not open the GPU's device files; have it added to the group of /dev/nvidia*, "
@@ -23,6 +52,14 @@ _MESSAGES = {
     999: "The NVIDIA driver reports an unknown error (999); in a container, restart the container (a reload "
     "of systemd took its GPU away), else reload the driver or reboot.",
 }
+
+
+class NvmlError(Exception):
+    """A call failed with this code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"error {code}, {ERRORS.get(code, 'a code that is not documented')}")
 
 
 def working(driver: str | None, cuda: int | None) -> DriverState:
