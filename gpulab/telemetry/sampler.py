@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import subprocess
 
 __all__ = [
-    "FRESH_SECONDS",
     "Sampler",
     "ensure",
     "lock_path",
@@ -35,10 +34,8 @@ __all__ = [
     "touch",
 ]
 
-FRESH_SECONDS = 3.0
-"""A record at most this old comes from a sampler that works."""
-
 _IDLE_SECONDS = 30.0
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _PERIOD_SECONDS = 1.0
 _LEASES_EVERY = 5.0
 _LOG = logging.getLogger(__name__)
@@ -68,17 +65,17 @@ def touch(settings: Settings) -> None:
         os.utime(path)
     except OSError:
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError:
             return  # no directory, or not ours to write: then there is no sampler to tell either
 
 
 def ensure(settings: Settings) -> bool:
-    """See to it that this account's sampler runs; False if it cannot. Never raises, seldom costs anything."""
-    if record.latest(settings, max_age=FRESH_SECONDS) is not None:
-        return True
+    """See to it that this account's sampler runs; False if it cannot.
+
+    Never raises. Where one runs it costs two system calls.
+    """
     try:
-        os.makedirs(settings.machine_dir, mode=0o700, exist_ok=True)
         lock = _take_lock(settings)
         if lock is None:
             return True  # it runs, or another process is starting it
@@ -113,7 +110,11 @@ def _take_lock(settings: Settings) -> int | None:
     """An open descriptor that holds the lock, or None if somebody else does."""
     import fcntl
 
-    descriptor = os.open(lock_path(settings), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(lock_path(settings), _OPEN_LOCK, 0o600)
+    except FileNotFoundError:
+        os.makedirs(settings.machine_dir, mode=0o700, exist_ok=True)
+        descriptor = os.open(lock_path(settings), _OPEN_LOCK, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -252,7 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     try:
         settings = config.load()
-        os.makedirs(settings.machine_dir, mode=0o700, exist_ok=True)
         lock = options.lock_fd if options.lock_fd is not None else _take_lock(settings)
         if lock is not None:
             _serve(settings, lock, options.idle_seconds)

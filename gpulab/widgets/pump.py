@@ -7,6 +7,7 @@ and ends by itself when no view answers, so that an idle kernel can be culled.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -33,9 +34,10 @@ SPAN_SECONDS = 180.0
 """How far back the lines go."""
 
 _POLL_SECONDS = 0.25
-_UPKEEP_SECONDS = 5.0
+_UPKEEP_SECONDS = 2.0
 _WINDOW_SECONDS = 10.0
 _GAP_SECONDS = 2.5
+_LATE_SECONDS = 1.5
 _FIRST_SECONDS = 1.5
 _LOG = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class Pump:
         self._signature: tuple[int, int] | None = None
         self._leases: tuple[lease_files.LeaseRecord, ...] = ()
         self._sampling = True
-        self._upkeep_at = self._window_at = self._ensured_at = -float("inf")
+        self._upkeep_at = self._window_at = self._ensured_at = -math.inf
 
     @property
     def running(self) -> bool:
@@ -117,7 +119,8 @@ class Pump:
     def _start(self) -> None:
         if not self.running:
             self._greeted.clear()  # they slept, so what they show is old
-            self._upkeep_at = -float("inf")
+            self._upkeep_at = -math.inf
+            self._silence.begin()
             self._thread = threading.Thread(target=self._run, name="gpulab-pump", daemon=True)
             self._thread.start()
         self._wake.set()
@@ -148,7 +151,7 @@ class Pump:
         if self._read():
             self._show(views)
             self._send(views)
-        elif not self._is_fresh() and now - self._ensured_at >= _GAP_SECONDS:
+        elif self._age() > _LATE_SECONDS and now - self._ensured_at >= 1.0:
             self._ensure()
             self._show(views)
         for view in views:
@@ -167,18 +170,16 @@ class Pump:
             _LOG.debug("Settings have become unreadable; the old ones stay", exc_info=True)
         sampler.touch(self.settings)
         self._leases = lease_files.live_leases(self.settings)
-        if not self._is_fresh():
+        if self._age() > _LATE_SECONDS:
             self._ensure()
 
     def _ensure(self) -> None:
         self._ensured_at = time.monotonic()
         self._sampling = sampler.ensure(self.settings)
 
-    def _is_fresh(self) -> bool:
-        return self._snapshot is not None and self._age() <= sampler.FRESH_SECONDS
-
     def _age(self) -> float:
-        return 0.0 if self._snapshot is None else max(0.0, time.time() - self._snapshot.time)
+        """Seconds since the newest snapshot; infinite before the first."""
+        return math.inf if self._snapshot is None else max(0.0, time.time() - self._snapshot.time)
 
     def _read(self) -> bool:
         """Take the newest snapshot, if there is a newer one; True if so."""
@@ -209,6 +210,8 @@ class Pump:
             self._send_window(views)
 
     def _send_window(self, views: list[View]) -> None:
+        if not self.window.rows:
+            return
         packed = self.window.pack()
         _tell(views, lambda view: view.show_window(packed, self._age()))
 
@@ -272,6 +275,10 @@ class _Silence:
         self._answering = answering
         self._answered = threading.Event()
         self._answered.set()
+        self._asked_at = time.monotonic()
+
+    def begin(self) -> None:
+        """The time in which nobody listened does not count."""
         self._asked_at = time.monotonic()
 
     def listen(self) -> float:

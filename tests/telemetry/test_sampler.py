@@ -134,7 +134,7 @@ def test_it_goes_on_while_this_account_holds_a_lease(settings: Settings, start: 
     born = record.latest(settings)
     assert born is not None
     until(
-        lambda: (now := record.latest(settings)) is not None and now.time - born.time > 3,
+        lambda: (now := record.latest(settings)) is not None and now.time - born.time > 2,
         "samples for the lease",
     )
     assert process.poll() is None
