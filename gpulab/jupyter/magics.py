@@ -47,7 +47,8 @@ class GpuMagics(Magics):
         try:
             run(words)
         except GpulabError as error:
-            print(f"gpulab: {error}", file=sys.stderr)
+            sys.stdout.flush()  # two streams: only flushed in turn do they stay in order
+            print(f"gpulab: {error}", file=sys.stderr, flush=True)
 
     @classmethod
     def remove_from(cls, shell: Any) -> None:

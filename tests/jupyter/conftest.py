@@ -24,7 +24,6 @@ from gpulab.allocation import leases
 from gpulab.allocation.directory import LeaseDirectory
 from gpulab.allocation.leases import LeaseRecord
 
-MACHINE = "4xt4"
 TOKEN = "of-this-test"
 IPYKERNEL = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 GPU_KERNEL = [*IPYKERNEL, "--IPKernelApp.extra_extensions=gpulab"]
@@ -106,10 +105,11 @@ class Place:
         self.share = root / "share"
         self.leases = LeaseDirectory(str(root / "leases"), "account")
         os.makedirs(self.leases.path, mode=0o700, exist_ok=True)
+        self.machine = self.scenario(devices=[{"profile": "t4", "count": 4}])  # at rest, so the first is best
 
     def environment(self) -> dict[str, str]:
         return {
-            "GPULAB_SIMULATE": MACHINE,
+            "GPULAB_SIMULATE": self.machine,
             "GPULAB_LEASE_DIR": self.leases.path,
             "GPULAB_DATA_DIR": str(self.root / "data"),
             "JUPYTER_PATH": str(self.share),

@@ -20,6 +20,10 @@ from tornado.web import HTTPError
 from gpulab.errors import GpulabError
 from gpulab.jupyter.provisioner import GpuProvisioner
 
+FORKED_WORKER = """
+import multiprocessing, time
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+"""
 SLEEPER = ["/bin/sh", "-c", "exec sleep 600"]
 HANG = {"devices": [{"profile": "t4", "count": 2}], "faults": [{"call": "*", "hang": True}]}
 
@@ -107,7 +111,7 @@ def test_a_kernel_killed_under_a_plain_parent_is_free_at_cleanup(place, start):
     [
         "import os; os.system('setsid sleep 600 &')",
         "import os\nif os.fork() == 0: os.setsid(); os.execvp('sleep', ['sleep', '600'])",
-        "import multiprocessing as m, time\nm.get_context('fork').Process(target=time.sleep, args=(600,)).start()",
+        FORKED_WORKER,
     ],
     ids=["shell job", "fork and exec", "multiprocessing"],
 )
