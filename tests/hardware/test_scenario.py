@@ -109,12 +109,14 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
                     "temperature": 40,
                     "utilization": {"steps": [[0, 1], [5, 2]], "repeat": True},
                     "compute_mode": "prohibited",
-                    "mig": [{"profile": "1g.10gb", "memory_total": "9GiB", "uuid": "MIG-me", "memory_used": 5}],
+                    "mig": [{"profile": "1g.10gb", "memory_total": "9GiB", "uuid": "MIG-me",
+                             "memory_used": 5}],
                     "missing": ["fan", "energy"],
                 },
             ],
             "processes": [
-                {"gpu": "GPU-me", "pid": 1, "memory": "1GiB", "type": "graphics", "gpu_percent": 3, "bound": True},
+                {"gpu": "GPU-me", "pid": 1, "memory": "1GiB", "type": "graphics",
+                 "gpu_percent": 3, "bound": True},
                 {"gpu": "MIG-me", "pid": 2, "memory": None},
             ],
             "faults": [{"call": "nvml*", "gpu": "GPU-me", "code": 3, "latency": 0.1, "hang": True, "after": 1,
@@ -188,7 +190,7 @@ def test_a_wrong_file_is_told_in_one_sentence_with_key_and_value(
     ],
 )
 def test_a_wrong_name_is_told_with_what_would_be_right(text: str, words: str) -> None:
-    with pytest.raises(ScenarioError, match="is no.* simulated machine") as caught:
+    with pytest.raises(ScenarioError, match=r"is no.* simulated machine") as caught:
         load(text)
     assert words in str(caught.value)
 

@@ -1,0 +1,108 @@
+"""Settings from the environment and the user's file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpulab import config
+from gpulab.errors import ConfigError
+
+
+def load(tmp_path: Path, **env: str) -> config.Settings:
+    return config.load({"HOME": str(tmp_path), **env})
+
+
+def test_an_empty_environment_has_defaults(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert (settings.policy, settings.on_full, settings.simulate) == ("idlest", "cpu", None)
+    assert (settings.visible_devices, settings.lease_fd, settings.lease_dir) == (None, None, None)
+    assert settings.data_dir.startswith(str(tmp_path))
+
+
+def test_an_empty_mask_is_not_a_missing_one(tmp_path: Path) -> None:
+    assert load(tmp_path, CUDA_VISIBLE_DEVICES="").visible_devices == ""
+    assert load(tmp_path).visible_devices is None
+
+
+def test_the_environment_wins_over_the_users_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('on_full = "error"\nprometheus_url = "http://one"\ndata_dir = "/data"\n')
+    settings = load(tmp_path, GPULAB_CONFIG=str(file))
+    assert (settings.on_full, settings.prometheus_url, settings.data_dir) == ("error", "http://one", "/data")
+    settings = load(
+        tmp_path,
+        GPULAB_CONFIG=str(file),
+        GPULAB_ON_FULL="cpu",
+        GPULAB_PROMETHEUS_URL="http://two",
+        GPULAB_DATA_DIR="/d",
+    )
+    assert (settings.on_full, settings.prometheus_url, settings.data_dir) == ("cpu", "http://two", "/d")
+
+
+def test_the_users_file_lies_where_xdg_says(tmp_path: Path) -> None:
+    folder = tmp_path / "xdg" / "gpulab"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('on_full = "error"\n')
+    assert load(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg")).on_full == "error"
+    assert load(tmp_path).on_full == "cpu"
+
+
+@pytest.mark.parametrize(("variable", "value"), [("GPULAB_POLICY", "fastest"), ("GPULAB_ON_FULL", "wait")])
+def test_a_value_that_is_not_known_is_refused_with_the_known_ones(
+    tmp_path: Path, variable: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{value!r}; it must be one of"):
+        load(tmp_path, **{variable: value})
+
+
+def test_a_file_that_is_named_must_exist_and_be_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        load(tmp_path, GPULAB_CONFIG=str(tmp_path / "nowhere.toml"))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("on_full = \n")
+    with pytest.raises(ConfigError, match=r"broken\.toml cannot be read"):
+        load(tmp_path, GPULAB_CONFIG=str(broken))
+
+
+@pytest.mark.parametrize(("text", "fd"), [("7", 7), ("", None), ("x", None), ("-1", None)])
+def test_a_lease_descriptor_is_a_number_or_none(tmp_path: Path, text: str, fd: int | None) -> None:
+    assert load(tmp_path, GPULAB_LEASE_FD=text).lease_fd == fd
+
+
+def test_each_machine_and_each_simulated_one_has_its_own_data(tmp_path: Path) -> None:
+    real, eight, four = (load(tmp_path, GPULAB_SIMULATE=s).machine_dir for s in ("", "8xh100", "a/b/4.json"))
+    assert len({real, eight, four}) == 3
+    assert os.path.dirname(real) == os.path.dirname(eight) == os.path.dirname(four)
+    assert "simulated" in eight
+    assert "simulated" not in os.path.basename(real)
+
+
+def test_a_mask_from_outside_is_remembered_through_our_own(tmp_path: Path) -> None:
+    outside = load(tmp_path, CUDA_VISIBLE_DEVICES="2,3")
+    assert outside.outer_devices == "2,3"
+    inside = load(tmp_path, CUDA_VISIBLE_DEVICES="GPU-x", **config.remember_mask(outside))
+    assert (inside.visible_devices, inside.outer_devices) == ("GPU-x", "2,3")
+    free = load(tmp_path, CUDA_VISIBLE_DEVICES="GPU-x", **config.remember_mask(load(tmp_path)))
+    assert free.outer_devices is None
+
+
+def test_what_is_exported_is_seen_by_children_and_none_removes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPULAB_KERNEL_ID", "old")
+    config.export({"GPULAB_KERNEL_ID": "new"})
+    assert config.inherited()["GPULAB_KERNEL_ID"] == "new"
+    config.export({"GPULAB_KERNEL_ID": None})
+    assert "GPULAB_KERNEL_ID" not in config.inherited()
+
+
+def test_a_child_without_our_lease_keeps_the_rest(tmp_path: Path) -> None:
+    env = {
+        "PATH": "/bin",
+        "GPULAB_LEASE": "a",
+        "GPULAB_LEASE_FD": "5",
+        "GPULAB_KERNEL_ID": "k",
+        "GPULAB_SIMULATE": "1xt4",
+    }
+    assert config.without_lease(env) == {"PATH": "/bin", "GPULAB_SIMULATE": "1xt4"}
