@@ -37,6 +37,7 @@ def processes(
 ) -> Pair:
     """CPU and wall time cannot both be trusted on a busy machine: the wall time's median is taken."""
     environment = {**os.environ, **(env or {})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python keeps its bytecode
 
     def timed(command: list[str]) -> float:
         start = time.perf_counter()

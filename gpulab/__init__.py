@@ -6,9 +6,10 @@ The public names are loaded when they are used: importing gpulab costs nothing t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own constant costs more than all of this module
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpulab.allocation.session import Lease, acquire, current
     from gpulab.compare import compare
     from gpulab.hardware.nvml import snapshot
