@@ -20,6 +20,7 @@ class Guarded:
     def __init__(self, work: Callable[[], Any]) -> None:
         self.value: Any = None
         self.error: Exception | None = None
+        self._started = time.monotonic()
         self._work = work
         self._running = allocate_lock()
         self._running.acquire()
@@ -39,6 +40,10 @@ class Guarded:
 
     def is_done(self) -> bool:
         return not self._running.locked()
+
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self._started
 
     def wait(self, deadline: float) -> bool:
         """Wait until `deadline` (monotonic seconds) at most; whether the work is done."""

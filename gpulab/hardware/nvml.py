@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpulab import config
 from gpulab.config import Settings
-from gpulab.errors import ScenarioError
+from gpulab.errors import RequestError, ScenarioError
 from gpulab.hardware import states
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, DriverState, Snapshot
@@ -53,16 +53,18 @@ def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings |
 
     Raises
     ------
-    ConfigError
-        A setting cannot be read.
+    RequestError, ConfigError
+        There is no such detail; a setting cannot be read.
     """
+    if detail not in ("full", "choice"):
+        raise RequestError(f"detail is {detail!r}; it must be full or choice.")
     settings = config.load() if settings is None else settings
     deadline = time.monotonic() + timeout
     door = _door_to(settings.simulate)
     if not door.lock.acquire(timeout=timeout):  # another thread's snapshot, which waits for a driver
         return _snapshot(settings, states.unresponsive(timeout))
     try:
-        state, devices = door.look(full=detail == "full", deadline=deadline, timeout=timeout)
+        state, devices = door.look(full=detail == "full", deadline=deadline)
     finally:
         door.lock.release()
     return _snapshot(settings, state, devices)
@@ -94,24 +96,25 @@ class _Door:
         self._asked: dict[int, Guarded] = {}
         self._known: dict[int, tuple[Device, ...]] = {}
 
-    def look(self, *, full: bool, deadline: float, timeout: float) -> tuple[DriverState, tuple[Device, ...]]:
+    def look(self, *, full: bool, deadline: float) -> tuple[DriverState, tuple[Device, ...]]:
         """The state of the driver, and its devices; the caller holds the lock."""
         if self._state is not None and time.monotonic() - self._failed_at < _RETRY_SECONDS:
             return self._state, ()
-        if self._opening is not None and not self._opening.is_done():
-            return states.unresponsive(timeout), ()
-        self._opening = Guarded(self._open)
-        if not self._opening.wait(deadline):
-            return states.unresponsive(timeout), ()
+        if self._opening is None or self._opening.is_done():
+            self._opening = Guarded(self._open)
+            self._opening.wait(deadline)
+        if not self._opening.is_done():  # also if it hangs since an earlier look: nobody waits twice
+            return states.unresponsive(self._opening.seconds()), ()
         if self._state is None or not self._state.ok:
             self._failed_at = time.monotonic()
             return self._state or states.broken(self._opening.error), ()
-        return self._state, self._devices(self._opening.value or 0, full, deadline, timeout)
+        return self._state, self._devices(self._opening.value or 0, full, deadline)
 
     def close(self) -> None:
         """End NVML, unless one of its calls hangs: that would crash the process."""
         with self.lock:
-            Guarded(self._stop).wait(time.monotonic() + _SHUTDOWN_SECONDS)
+            if self._opening is None or self._opening.is_done():
+                Guarded(self._stop).wait(time.monotonic() + _SHUTDOWN_SECONDS)
             self._state, self._failed_at = None, -math.inf
 
     def _open(self) -> int:
@@ -136,23 +139,25 @@ class _Door:
             _known(self._nvml.stop)
         self._nvml = None
 
-    def _devices(self, count: int, full: bool, deadline: float, timeout: float) -> tuple[Device, ...]:
+    def _devices(self, count: int, full: bool, deadline: float) -> tuple[Device, ...]:
         nvml = self._nvml
         if nvml is None:  # shut down in between
             return ()
         readings = [self._reading(nvml, index, full) for index in range(count)]
-        calls: dict[int, Guarded] = {}
-        for reading in readings:
-            earlier = self._asked.get(reading.index)
-            if earlier is None or earlier.is_done():  # else no second thread waits for that GPU
-                self._asked[reading.index] = calls[reading.index] = Guarded(reading.run)
+        asked = {reading for reading in readings if self._may_ask(reading.index)}
+        for reading in asked:
+            self._asked[reading.index] = Guarded(reading.run)
         found: list[Device] = []
         for reading in readings:
-            call = calls.get(reading.index)
-            answered = call is not None and call.wait(deadline)
-            found += self._answer(reading, call) if answered else self._silence(reading, timeout)
+            call = self._asked[reading.index]
+            answered = reading in asked and call.wait(deadline)
+            found += self._answer(reading, call) if answered else self._silence(reading, call)
         self._stale = bool(readings) and all(reading.needs_init for reading in readings)
         return tuple(found)
+
+    def _may_ask(self, index: int) -> bool:
+        """Whether no thread of an earlier look still waits for that GPU."""
+        return index not in self._asked or self._asked[index].is_done()
 
     def _reading(self, nvml: Binding, index: int, full: bool) -> Reading:
         return Reading(
@@ -163,9 +168,9 @@ class _Door:
             driver=self._state.driver if self._state else None,
         )
 
-    def _answer(self, reading: Reading, call: Guarded | None) -> tuple[Device, ...]:
+    def _answer(self, reading: Reading, call: Guarded) -> tuple[Device, ...]:
         device = reading.device
-        if call is not None and call.error is not None:
+        if call.error is not None:
             device = device._replace(
                 state="error",
                 message=f"GPU {device.index} gave an answer that gpulab cannot read ({call.error!r}); "
@@ -176,12 +181,12 @@ class _Door:
         self._known[device.index] = (device, *reading.slices)
         return self._known[device.index]
 
-    def _silence(self, reading: Reading, timeout: float) -> tuple[Device, ...]:
+    def _silence(self, reading: Reading, call: Guarded) -> tuple[Device, ...]:
         """Who the GPU is, as far as it ever said, and nothing that could pass for its present load."""
         known = self._known.setdefault(reading.index, (reading.device,))
         message = (
-            f"GPU {reading.index} did not answer within {timeout:g} s; the other GPUs are not affected, "
-            "and if it stays so, reset that GPU or reboot."
+            f"GPU {reading.index} did not answer within {round(call.seconds(), 1):g} s; the others are not "
+            "affected, and if it stays so, reset that GPU or reboot."
         )
         return tuple(
             Device(

@@ -72,8 +72,8 @@ def unresponsive(seconds: float) -> DriverState:
     """NVML has not answered for so long."""
     return DriverState(
         "unresponsive",
-        message=f"The NVIDIA driver did not answer within {seconds:g} s; gpulab goes on without it, "
-        "and if `nvidia-smi` hangs too, reboot the machine.",
+        message=f"The NVIDIA driver did not answer within {round(seconds, 1):g} s; gpulab goes on without "
+        "it, and if `nvidia-smi` hangs too, reboot the machine.",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import gpulab
+from gpulab.errors import RequestError
 from gpulab.hardware import nvml
 from gpulab.hardware.devices import Device, Snapshot
 
@@ -58,6 +59,11 @@ def test_a_snapshot_tells_what_each_gpu_is_and_does(machine: Machine) -> None:
     assert (gpu.power_watts, gpu.power_limit_watts) == (512.5, 700)
     assert gpu.compute_mode == "exclusive_process"
     assert gpu.processes == ()
+
+
+def test_a_detail_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(RequestError, match="full or choice"):
+        look(detail="all")
 
 
 def test_the_public_name_is_this_snapshot(machine: Machine) -> None:
@@ -281,7 +287,8 @@ def test_a_process_has_its_user_its_short_command_and_its_share(machine: Machine
 
 
 def test_a_command_with_control_characters_cannot_write_to_a_terminal(machine: Machine) -> None:
-    program = "import ctypes,sys; ctypes.CDLL(None).prctl(15, b'a\\x1b[31mb\\n'); print(flush=True); sys.stdin.read()"
+    rename = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'a\\x1b[31mb\\n')"
+    program = f"{rename}; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
