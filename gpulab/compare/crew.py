@@ -26,7 +26,7 @@ class Crew:
         self.workload = workload
         self.machine = machine
         self.deadline = deadline
-        """Monotonic seconds; a call that is not done by then is ended with its worker."""
+        """Of the start, in monotonic seconds; a call that is not done by then is ended with its worker."""
         self.records: dict[str, BackendRecord] = {}
         self.workers: dict[str, WorkerProcess] = {}
         self.history: dict[str, list[Timing]] = {}
@@ -45,6 +45,11 @@ class Crew:
         if not self.workers:
             reasons = "; ".join(f"{record.name}: {record.reason}" for record in self.records.values())
             raise WorkloadError(f"No backend of {self.workload.name} can run here ({reasons}).")
+
+    def set_deadline(self, deadline: float) -> None:
+        """From now on, for the workers there are."""
+        for worker in self.workers.values():
+            worker.deadline = deadline
 
     def names(self, side: Literal["cpu", "gpu"]) -> list[str]:
         """The backends of one side that are still there."""

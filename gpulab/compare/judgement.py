@@ -22,6 +22,7 @@ __all__ = [
     "judge",
     "latest_speedup",
     "verdict",
+    "why_disturbed",
 ]
 
 Column = Literal["end_to_end", "compute", "host_to_device", "device_to_host"]
@@ -47,10 +48,10 @@ class Speedup(NamedTuple):
 def column_summary(measurement: Measurement, column: Column = "end_to_end") -> Summary | None:
     """Seconds of one column, from the undisturbed samples; None if the side has no such column.
 
-    If more than half were disturbed, of all samples: there is then no better, and `judge` refuses.
+    From all samples if too few are undisturbed to say anything; `judge` then states no speedup.
     """
     kept = undisturbed(measurement.samples)
-    samples = kept if 2 * len(kept) >= len(measurement.samples) else measurement.samples
+    samples = kept if len(kept) >= ENOUGH_REPEATS else measurement.samples
     values = [getattr(sample, f"{column}_seconds") for sample in samples]
     return summarize([value for value in values if value is not None])
 
@@ -74,7 +75,7 @@ def judge(result: Result, run: SizeRun) -> Speedup | str:
     cpu = next((m for m in run.measurements if m.backend == run.best_cpu), None)
     if cpu is None:
         return "no CPU backend was measured to compare with"
-    reasons = (_why_not_proved(run, cpu, gpu), _why_disturbed(cpu), _why_disturbed(gpu))
+    reasons = (_why_not_proved(run, cpu, gpu), why_disturbed(cpu), why_disturbed(gpu))
     return next((reason for reason in reasons if reason is not None), None) or _ratio(run, cpu, gpu)
 
 
@@ -114,7 +115,8 @@ def _why_not_proved(run: SizeRun, cpu: Measurement, gpu: Measurement) -> str | N
     return None
 
 
-def _why_disturbed(measurement: Measurement) -> str | None:
+def why_disturbed(measurement: Measurement) -> str | None:
+    """Too many disturbed repeats, said in a sentence; None if at least half were quiet."""
     count = len(measurement.samples)
     disturbed = count - len(undisturbed(measurement.samples))
     if 2 * disturbed <= count:

@@ -24,8 +24,12 @@ from gpulab.errors import RequestError
 __all__ = ["Sweep", "choose_backends", "measure"]
 
 SIDES: tuple[Literal["cpu", "gpu"], ...] = ("cpu", "gpu")
+START_SECONDS = 60.0
+"""What a worker may take to start, whatever the budget."""
 GRACE_SECONDS = 5.0
 """What a call may take beyond the budget before its worker is ended."""
+CHEAP_SHARE = 0.1
+"""A size that costs less than this share of the budget is run even if starting took all of it."""
 
 
 def measure(
@@ -73,7 +77,7 @@ class Sweep:
     def __init__(self, workload: Workload, budget: float, seed: int, bar: Progress) -> None:
         self.workload, self.budget, self.seed, self.bar = workload, budget, seed, bar
         self.deadline = time.monotonic() + budget
-        self.crew = Crew(workload, describe_machine(), self.deadline + GRACE_SECONDS)
+        self.crew = Crew(workload, describe_machine(), self.deadline + START_SECONDS)
         self.runs: list[SizeRun] = []
         self.around: list[Timing] = []
         """Seconds of what is not the work: making the data, comparing the results."""
@@ -84,6 +88,7 @@ class Sweep:
         with tempfile.TemporaryDirectory(prefix="gpulab-compare-", ignore_cleanup_errors=True) as folder:
             try:
                 self.crew.start(backends, folder, self.seed, self.bar.tell)
+                self.crew.set_deadline(time.monotonic() + self._left() + GRACE_SECONDS)
                 for number, size in enumerate(sizes):
                     share = (self.deadline - time.monotonic()) / (len(sizes) - number)
                     self._measure(size, os.path.join(folder, str(number)), time.monotonic() + share)
@@ -131,8 +136,11 @@ class Sweep:
         )
         around = forecast(self.around, size) if len(self.around) > 1 else 0.0  # the first one imports
         return memory_refusal(self.workload.data_bytes(size), memory_room()) or time_refusal(
-            cost(cpu, gpu) + around, self.deadline - time.monotonic()
+            cost(cpu, gpu) + around, self._left()
         )
+
+    def _left(self) -> float:
+        return max(self.deadline - time.monotonic(), CHEAP_SHARE * self.budget)
 
     def _result(self, interrupted: bool) -> Result:
         return Result(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulab.compare.judgement import Column, Speedup, column_summary, judge
+from gpulab.compare.judgement import Column, Speedup, column_summary, judge, why_disturbed
 from gpulab.compare.timing import undisturbed
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def notes(result: Result) -> list[str]:
             times = (f"{result.label(name)} {format_seconds(min(t))}" for name, t in run.race.items())
             lines.append(f"{where}: race of the CPU backends: {', '.join(times)}.")
         lines += [f"{where}: {line}" for line in _parity_lines(run)]
+        disturbed = (why_disturbed(measurement) for measurement in run.measurements)
+        lines += [f"{where}: {reason}." for reason in disturbed if reason]
         found = judge(result, run)
         if isinstance(found, Speedup):
             interval = f"{found.low:.3g} to {found.high:.3g}"
