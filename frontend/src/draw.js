@@ -35,7 +35,7 @@ export class Drawing {
     this.table = new Table(`${this.id}-table`);
     this.table.node.hidden = true;
     const past = `last ${duration(this.state.span)}`;
-    this.columns = element("div", "gl-row gl-columns", { "aria-hidden": "true" }, [
+    this.columns = element("div", "gl-columns", { "aria-hidden": "true" }, [
       element("span", "gl-first", {}, ["GPU"]),
       element("span", "", {}, [`Utilization, ${past}`]),
       element("span", "", {}, [`Memory, ${past}`]),

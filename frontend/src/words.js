@@ -2,6 +2,8 @@
 
 import { capacity, duration, since } from "./format.js";
 
+const FRESH_SECONDS = 3.5;
+
 /** [model, remark]: less the maker, which every row would repeat; the remark is shown where there is room. */
 export function nameParts(device) {
   const [, model, remark] = /^(?:NVIDIA\s+)?(.*?)(\s*\(simulated\))?$/s.exec(device.name ?? "");
@@ -53,6 +55,7 @@ export function liveness(state) {
   const { history, connecting } = state;
   if (state.machine.trouble) return { kind: "stale", text: "no data" };
   if (history.age === null) return { kind: "waiting", text: connecting ? "connecting" : "no data yet" };
-  if (history.age > 3.5 && !connecting) return { kind: "stale", text: `no data for ${duration(history.age)}` };
-  return { kind: "live", text: "live" };
+  if (history.age <= FRESH_SECONDS) return { kind: "live", text: "live" };
+  if (connecting) return { kind: "waiting", text: "connecting" };
+  return { kind: "stale", text: `no data for ${duration(history.age)}` };
 }

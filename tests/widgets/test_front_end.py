@@ -1,0 +1,256 @@
+"""The bundle in a bare page with a model that is ours: no kernel, no server, and a clock that tests turn."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+import gpulab
+from gpulab.widgets.window import Row, pack
+
+pytestmark = pytest.mark.browser
+
+STATIC = Path(gpulab.__file__).parent / "static"
+NOON = 1_800_000_000
+GIB = 2**30
+MACHINE = {"mode": "visible", "host": "", "simulated": False, "trouble": "", "notice": ""}
+
+_MODEL = """
+async ({esm, traits, window: packed}) => {
+    const bytes = text => new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+    const listeners = {};
+    globalThis.sent = [];
+    globalThis.traits = {...traits, window: packed ? bytes(packed) : undefined};
+    globalThis.model = {
+        get: name => globalThis.traits[name],
+        on: (name, listener) => { listeners[name] = listener; },
+        off: name => { delete listeners[name]; },
+        send: message => globalThis.sent.push(message),
+    };
+    globalThis.change = values => {
+        Object.assign(globalThis.traits, values);
+        for (const name in values) listeners[`change:${name}`]?.();
+    };
+    globalThis.stream = packed => globalThis.change({window: bytes(packed)});
+    globalThis.message = (content, packed) => listeners["msg:custom"]?.(content, [bytes(packed)]);
+    globalThis.listening = () => Object.keys(listeners).length;
+    const url = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
+    const module = await import(url);
+    const el = document.getElementById("root");
+    globalThis.cleanUp = module.default.render({model: globalThis.model, el});
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser_page() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.clock.install(time=NOON)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def page(browser_page: Page) -> Iterator[Page]:
+    errors: list[str] = []
+    browser_page.on("pageerror", lambda error: errors.append(str(error)))
+    style = (STATIC / "monitor.css").read_text()
+    browser_page.set_content(f"<style>{style}</style><div id=root style='width: 900px'></div>")
+    browser_page.clock.pause_at(browser_page.evaluate("Date.now()") / 1000 + 1)
+    yield browser_page
+    assert errors == []
+
+
+def device(index: int, **changes: Any) -> dict[str, Any]:
+    entry = {
+        "key": f"GPU-{index}",
+        "label": str(index),
+        "uuid": f"GPU-{index}",
+        "name": "NVIDIA Tesla T4",
+        "kind": "gpu",
+        "state": "ok",
+        "message": "",
+        "visible": True,
+        "mine": False,
+        "share_bytes": None,
+        "memory_total_bytes": 16 * GIB,
+        "power_limit_watts": 70.0,
+        "use": "free",
+        "users": [],
+        "holders": [],
+    }
+    return {**entry, **changes}
+
+
+def holder(who: str, **changes: Any) -> dict[str, Any]:
+    return {"who": who, "notebook": None, "since": None, "share_bytes": None, "mine": False, **changes}
+
+
+def packed(times: list[float], *figures: tuple[float, ...], layout: int = 1) -> str:
+    flat = tuple(x for device in figures for x in device)
+    rows = [Row(time, flat) for time in times]
+    return base64.b64encode(pack(rows, layout=layout, devices=len(figures))).decode()
+
+
+def show(
+    page: Page, devices: list[dict[str, Any]], machine: dict[str, Any] = MACHINE, window: str = ""
+) -> None:
+    traits = {"machine": machine, "devices": devices, "text": "", "span": 180, "window_age": 0.2}
+    esm = (STATIC / "monitor.js").read_text()
+    page.evaluate(_MODEL, {"esm": esm, "traits": traits, "window": window})
+
+
+def stream(page: Page, window: str) -> None:
+    """A window that comes live, as the kernel answers a heartbeat."""
+    page.evaluate("packed => stream(packed)", window)
+
+
+BUSY = (87.4, 4096.0, 61.2, 64.0)
+
+
+def test_figures_of_the_newest_sample_are_shown_with_their_units(page: Page) -> None:
+    show(page, [device(0)], window=packed([NOON, NOON + 1], BUSY))
+    stream(page, packed([NOON, NOON + 1], BUSY))
+    expect(page.locator(".gl-gpu.gl-figure")).to_have_text("Utilization87 %")
+    expect(page.locator(".gl-memory.gl-figure")).to_have_text("Memory4.0 / 16 GiB")
+    expect(page.locator(".gl-power")).to_have_text("Power61 W")
+    expect(page.locator(".gl-temperature")).to_have_text("Temp.64 °C")
+    expect(page.locator(".gl-live")).to_have_text("live")
+
+
+def test_messages_append_and_those_of_another_layout_wait_for_their_window(page: Page) -> None:
+    show(page, [device(0)])
+    stream(page, packed([NOON], BUSY))
+    page.evaluate("m => message({kind: 'samples', age: 0.1}, m)", packed([NOON + 1], (12.0, 0, 0, 0)))
+    expect(page.locator(".gl-gpu .gl-number")).to_have_text("12")
+    page.evaluate(
+        "m => message({kind: 'samples', age: 0.1}, m)", packed([NOON + 2], (99.0, 0, 0, 0), layout=2)
+    )
+    expect(page.locator(".gl-gpu .gl-number")).to_have_text("12")
+    stream(page, packed([NOON + 2], (99.0, 0, 0, 0), layout=2))
+    expect(page.locator(".gl-gpu .gl-number")).to_have_text("99")
+
+
+def test_without_new_samples_the_seconds_are_counted_in_the_browser(page: Page) -> None:
+    show(page, [device(0)])
+    stream(page, packed([NOON], BUSY))
+    for seconds, text in (
+        (3, "live"),
+        (9, "no data for 12 s"),
+        (1, "no data for 13 s"),
+        (180, "no data for 3 min"),
+    ):
+        page.clock.run_for(seconds * 1000)
+        expect(page.locator(".gl-live")).to_have_text(text)
+    expect(page.locator(".gl-gpu .gl-number")).to_have_text("87")
+
+
+def test_a_notebook_opened_without_its_kernel_shows_old_samples_as_old(page: Page) -> None:
+    show(page, [device(0)], window=packed([NOON - 7200], BUSY))
+    expect(page.locator(".gl-live")).not_to_have_text("live")
+    page.clock.run_for(6_000)
+    expect(page.locator(".gl-live")).to_have_text("no data for 2 h")
+
+
+def test_before_anything_is_known_it_says_so(page: Page) -> None:
+    show(page, [])
+    expect(page.locator(".gl-notice")).to_have_text("Asking for the GPUs …")
+    expect(page.locator(".gl-live")).to_have_text("connecting")
+    page.clock.run_for(6_000)
+    expect(page.locator(".gl-live")).to_have_text("no data yet")
+
+
+def test_a_driver_that_is_off_is_a_sentence_in_the_place_of_charts(page: Page) -> None:
+    show(page, [], machine={**MACHINE, "trouble": "The driver is not loaded; load it."})
+    expect(page.locator(".gl-notice")).to_have_text("The driver is not loaded; load it.")
+    expect(page.locator(".gl-row")).to_have_count(0)
+    expect(page.locator(".gl-live")).to_have_text("no data")
+
+
+def test_a_broken_gpu_shows_its_sentence_and_hides_no_other(page: Page) -> None:
+    lost = device(1, state="lost", message="GPU 1 is lost; reboot.")
+    show(page, [device(0), lost, device(2)])
+    stream(page, packed([NOON], BUSY, (float("nan"),) * 4, BUSY))
+    expect(page.locator(".gl-row .gl-gpu .gl-number")).to_have_text(["87", "n/a", "87"])
+    expect(page.locator(".gl-broken .gl-use")).to_have_text("GPU 1 is lost; reboot.")
+
+
+def test_holders_are_named_and_nothing_of_theirs_is_markup(page: Page) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    devices = [
+        device(0, use="leased", holders=[holder("ada")]),
+        device(1, use="leased", holders=[holder(evil, notebook=evil)]),
+        device(2, use="leased", holders=[holder("ada"), holder("grace")]),
+        device(3, use="busy", users=["linus"]),
+        device(4, use="unknown"),
+        device(5, name=evil, kind="mig", label="0.1"),
+    ]
+    show(page, devices)
+    assert page.locator(".gl-use").all_inner_texts() == [
+        "leased by ada",
+        f"leased by {evil} · {evil}",
+        "shared by ada, grace",
+        "in use by linus, no lease",
+        "use not known",
+        "free",
+    ]
+    expect(page.locator("#root img")).to_have_count(0)
+
+
+def test_the_teams_view_names_the_holder_first_and_the_host(page: Page) -> None:
+    machine = {**MACHINE, "mode": "team", "host": "gpu-server-1"}
+    own = holder("ada", notebook="train.ipynb", since=NOON - 86_400 * 3, mine=True)
+    show(page, [device(0, use="leased", mine=True, holders=[own]), device(1)], machine=machine)
+    expect(page.locator(".gl-heading")).to_have_text("2 GPUs on gpu-server-1")
+    expect(page.locator(".gl-use").first).to_have_text(
+        re.compile(r"^ada · train\.ipynb · since .*\d\d:\d\d$")
+    )
+
+
+def test_a_page_in_view_sends_a_heartbeat_every_ten_seconds_and_a_hidden_one_none(page: Page) -> None:
+    show(page, [device(0)])
+    assert page.evaluate("sent") == [{"kind": "beat"}]
+    page.clock.run_for(20_500)
+    assert page.evaluate("sent.length") == 3
+    seen = "Object.defineProperty(document, 'visibilityState', {value: '%s', configurable: true})"
+    change = "; document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(seen % "hidden" + change)
+    page.clock.run_for(60_000)
+    assert page.evaluate("sent.length") == 3
+    page.evaluate(seen % "visible" + change)
+    assert page.evaluate("sent.length") == 4
+
+
+def test_a_view_that_is_taken_away_leaves_nothing_behind(page: Page) -> None:
+    show(page, [device(0)])
+    stream(page, packed([NOON], BUSY))
+    page.evaluate("cleanUp()")
+    assert page.evaluate("listening()") == 0
+    assert page.evaluate("document.getElementById('root').childElementCount") == 0
+    sent = page.evaluate("sent.length")
+    page.clock.run_for(30_000)
+    assert page.evaluate("sent.length") == sent
+
+
+def test_eight_gpus_fit_the_width_of_a_notebook_and_of_a_phone(page: Page) -> None:
+    show(page, [device(index) for index in range(8)])
+    stream(page, packed([NOON], *[BUSY] * 8))
+    for width in (1100, 820, 600, 380):
+        page.evaluate("width => { document.getElementById('root').style.width = `${width}px`; }", width)
+        overflow = page.evaluate(
+            """() => {
+                const right = document.getElementById("root").getBoundingClientRect().right;
+                const all = [...document.querySelectorAll(".gl-row *")];
+                const shown = all.filter(x => x.getClientRects().length);
+                return Math.max(...shown.map(x => x.getBoundingClientRect().right)) - right;
+            }"""
+        )
+        assert overflow <= 1, width
