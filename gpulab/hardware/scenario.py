@@ -25,6 +25,29 @@ def load(text: str) -> Machine:
     """Read the machine that `text` names: NxPROFILE such as 8xh100, or the path of a JSON file.
 
     Raises ScenarioError, one sentence with the key and the value that are wrong.
+
+    Notes
+    -----
+    The file is one object; every key may be left out, and an unknown one is an error.
+
+    driver, cuda, epoch
+        Versions as texts; the second since 1970 from which the file's seconds count (default 0).
+    devices
+        List of objects: profile (t4, l4, l40s, a100, h100, h200, gb10), count, uuid, name,
+        memory_total, memory_reserved, memory_used, utilization, memory_utilization, power (watts),
+        power_limit, temperature, compute_mode, missing (names of fields that are not supported),
+        timeline (the moving ones of these), mig (objects with profile, uuid, memory_total,
+        memory_used). Moving ones are a number, {"wave": {low, high, period, phase}} or
+        {"steps": [[second, value], ...], "repeat": true}, which then lasts until the last second.
+        Sizes are numbers or texts such as 8GiB.
+    processes
+        Objects: gpu (index, or UUID also of a slice), pid, memory (null: not told), type (compute,
+        graphics), gpu_percent, bound (listed only while the process lives). Their memory counts as used.
+    faults
+        Objects: call (pattern), gpu (null: any), code, latency (seconds), hang (until the file no
+        longer says so), after and times (calls), from and until (seconds).
+    hidden_symbols, call_log
+        Patterns of functions that this driver lacks; a file for one line a call: name, GPU, pid.
     """
     count, cross, profile = text.partition("x")
     if cross and count.isdecimal() and profile.isalnum():
