@@ -33,6 +33,7 @@ export function use(device, team) {
   }
   if (others.length > 1) return `${team ? "" : "shared by "}${others.map((one) => one.who).join(", ")}`;
   if (device.use === "free") return "free";
+  if (device.use === "unseen") return "in use by what is not listed, no lease";
   if (device.use === "drained") return "taken out of service";
   if (device.use === "split") return "split into MIG slices";
   if (device.use === "busy") {

@@ -16,6 +16,8 @@ from gpulab.units import format_bytes
 
 __all__ = ["as_html", "as_text", "describe_devices", "describe_machine"]
 
+_UNSEEN_FRACTION = 0.05
+
 
 def describe_machine(snapshot: Snapshot | None, *, mode: str, host: str, trouble: str) -> dict[str, Any]:
     """What holds for the whole machine; `trouble` is shown instead of charts, `notice` above them."""
@@ -100,7 +102,11 @@ def _use(
         return "split"
     if device.processes is None:
         return "unknown"
-    return "busy" if any(process.type == "compute" for process in device.processes) else "free"
+    if any(process.type == "compute" for process in device.processes):
+        return "busy"
+    # Another container's process is not listed, but its memory is: such a GPU must not look free
+    unseen, total = device.unattributed_bytes, device.memory.total_bytes
+    return "unseen" if unseen and total and unseen > _UNSEEN_FRACTION * total else "free"
 
 
 def _users(device: Device) -> list[str]:

@@ -19,7 +19,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 _WAVE = {"wave": {"low": 5, "high": 95, "period": 12}}
 _SCENARIO = {
     "devices": [
-        {"profile": "h100", "count": 7, "utilization": _WAVE, "memory_used": "12GiB"},
+        {"profile": "h100", "count": 7, "utilization": _WAVE, "memory_used": "2GiB"},
         {"profile": "h100", "name": HOSTILE, "utilization": 0, "missing": ["power"]},
     ]
 }

@@ -32,11 +32,16 @@ def describe(snapshot: Snapshot | None, trouble: str = "") -> dict[str, object]:
 def test_a_device_is_free_busy_leased_drained_or_not_known() -> None:
     busy = T4._replace(uuid="GPU-b", processes=(Process(7, "ada", "python"), Process(8, None)))
     hidden = T4._replace(uuid="GPU-c", processes=None)
-    screen = T4._replace(uuid="GPU-d", processes=(Process(9, "root", "Xorg", type="graphics"),))
+    screen = T4._replace(uuid="GPU-d", processes=(Process(9, "root", "Xorg", 4 * GIB, type="graphics"),))
+    idle = T4._replace(uuid="GPU-e", memory=Memory(16 * GIB, GIB // 4))
     lease = LeaseRecord("l1", ("GPU-a",), user="grace")
-    assert uses(T4, busy, hidden, screen) == ["free", "busy", "unknown", "free"]
+    assert uses(idle, busy, hidden, screen) == ["free", "busy", "unknown", "free"]
     assert uses(T4, busy, leases=(lease,), drained=("GPU-b",)) == ["leased", "drained"]
     assert describe_devices(machine(busy), ())[0]["users"] == ["ada"]
+
+
+def test_memory_that_no_listed_process_accounts_for_does_not_look_free() -> None:
+    assert uses(T4) == ["unseen"]  # 4 GiB, and nobody: a process of another container
 
 
 def test_a_gpu_split_into_slices_says_so_and_slices_have_numbers_of_their_own() -> None:

@@ -107,7 +107,7 @@ def test_eight_gpus_appear_with_their_figures_and_are_labelled_as_simulated(page
     expect(page.locator(".gl-simulated")).to_be_visible()
     expect(page.locator(".gl-live")).to_have_text("live")
     assert re.search(
-        r"H100 80GB HBM3.*free.*\d+ %.*12\.0 / 79\.6 GiB.*\d+ W.*\d+ °C", rows(page)[0].replace("\n", " ")
+        r"H100 80GB HBM3.*free.*\d+ %.*2\.0 / 79\.6 GiB.*\d+ W.*\d+ °C", rows(page)[0].replace("\n", " ")
     )
 
 
