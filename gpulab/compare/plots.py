@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from gpulab.compare.judgement import Column, column_summary, crossing, fastest_gpu
 from gpulab.compare.tables import circumstances, format_seconds
@@ -149,6 +149,9 @@ def _axes(axes: Any, result: Result) -> None:
     axes.set_title(f"{result.title}\n{textwrap.fill(circumstances(result), 90)}", fontsize=10, loc="left")
     axes.tick_params(which="both", color=INK, labelcolor=INK)  # ticks are made, and styled, only when drawn
     axes.grid(visible=True, which="major", color="#d5dae1", linewidth=0.8)
+    low, high = axes.get_ylim()
+    if high < 100 * low:  # less than two decades: their ends alone would be too few marks
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: _short(seconds)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -30,7 +30,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker(folder: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess("dbscan", "sklearn-auto", time.monotonic() + 60)
+    """For a test that ends it."""
+    yield from started(folder)
+
+
+@pytest.fixture(scope="module")
+def steady(folder: Path) -> Iterator[WorkerProcess]:
+    """For tests that leave it alive."""
+    yield from started(folder)
+
+
+def started(folder: Path) -> Iterator[WorkerProcess]:
+    process = WorkerProcess("dbscan", "sklearn-auto", time.monotonic() + 120)
     process.ask("start")
     process.ask("load", folder=str(folder), parameters=WORKLOAD.parameters(SIZE))
     yield process
@@ -46,11 +57,11 @@ def gone(pid: int) -> bool:
 
 
 def test_a_worker_answers_with_samples_and_leaves_its_results_as_files(
-    worker: WorkerProcess, tmp_path: Path
+    steady: WorkerProcess, tmp_path: Path
 ) -> None:
-    assert worker.ask("verify", folder=str(tmp_path))["not_placed"] is None
+    assert steady.ask("verify", folder=str(tmp_path))["not_placed"] is None
     assert len(np.load(tmp_path / "labels.npy")) == SIZE
-    samples = worker.block(3, warm_up=True)
+    samples = steady.block(3, warm_up=True)
     assert len(samples) == 3
     assert all(0 < sample.compute_seconds <= sample.end_to_end_seconds for sample in samples)
     assert all(sample.host_to_device_seconds is None for sample in samples)
@@ -67,12 +78,12 @@ def test_starting_says_versions_threads_and_what_the_import_took() -> None:
     assert started["import_seconds"] > 0
 
 
-def test_a_failure_inside_is_a_reason_and_the_worker_goes_on(worker: WorkerProcess, folder: Path) -> None:
-    worker.ask("load", folder=str(folder), parameters={"eps": -1.0, "min_samples": 5})
+def test_a_failure_inside_is_a_reason_and_the_worker_goes_on(steady: WorkerProcess, folder: Path) -> None:
+    steady.ask("load", folder=str(folder), parameters={"eps": -1.0, "min_samples": 5})
     with pytest.raises(WorkloadError, match=r"sklearn-auto failed with InvalidParameterError: .*eps"):
-        worker.block(1, warm_up=False)
-    worker.ask("load", folder=str(folder), parameters=WORKLOAD.parameters(SIZE))
-    assert len(worker.block(1, warm_up=False)) == 1
+        steady.block(1, warm_up=False)
+    steady.ask("load", folder=str(folder), parameters=WORKLOAD.parameters(SIZE))
+    assert len(steady.block(1, warm_up=False)) == 1
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_its_work_is_a_reason(worker: WorkerProcess) -> None:
@@ -86,18 +97,16 @@ def test_a_worker_that_is_killed_in_the_middle_of_its_work_is_a_reason(worker: W
         worker.ask("start")
 
 
-def test_a_worker_that_is_late_is_ended_and_says_so(worker: WorkerProcess) -> None:
+def test_a_worker_that_is_late_is_ended_and_says_so_and_closing_it_again_is_fine(
+    worker: WorkerProcess,
+) -> None:
     worker.deadline = time.monotonic() + 0.3
     with pytest.raises(WorkloadError, match="was stopped: its call was not done when the time was up"):
         worker.block(LONG, warm_up=False)
     assert not worker.alive
     assert gone(worker.pid)
-
-
-def test_closing_twice_is_fine_and_leaves_no_process(worker: WorkerProcess) -> None:
     worker.close()
     worker.close()
-    assert gone(worker.pid)
 
 
 def test_a_worker_that_cannot_begin_says_its_last_line() -> None:
