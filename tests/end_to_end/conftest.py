@@ -53,6 +53,7 @@ class Place:
             "GPULAB_LEASE_DIR": str(leases),
             "GPULAB_DATA_DIR": str(root / "gpulab"),
             "GPULAB_SIMULATE": MACHINE,
+            "PYTHONFAULTHANDLER": "1",
             **variables,
         }
         self.gpulab("kernel", "install", "--prefix", str(root))
@@ -100,16 +101,30 @@ def serving(place: Place, *words: str) -> Iterator[Server]:
     try:
         found = Path(place.environ["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{process.pid}.json"
         wait_until(lambda: found.exists() or process.poll() is not None, START_SECONDS)
-        log = (place.root / f"{words[0]}.log").read_text(encoding="utf-8")
-        assert process.poll() is None, log
+        assert process.poll() is None, log_of(place, words[0])
         record = json.loads(found.read_text(encoding="utf-8"))
         yield Server(place, record["url"], record["token"])
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        assert ended(process), f"the server does not stop:\n{log_of(place, words[0])[-8000:]}"
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def ended(process: subprocess.Popen[str]) -> bool:
+    """Whether it ends by itself; otherwise every thread's stack goes into its log (PYTHONFAULTHANDLER)."""
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        process.wait()
+        return False
+    return True
+
+
+def log_of(place: Place, command: str) -> str:
+    return (place.root / f"{command}.log").read_text(encoding="utf-8")
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
