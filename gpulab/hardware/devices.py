@@ -53,7 +53,7 @@ class Process(NamedTuple):
 class Device(NamedTuple):
     """A GPU, or a MIG slice of one."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a device
     """NVML's index; a MIG slice has its parent's."""
     uuid: str | None = None
     """None only if the device cannot even name itself."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import TypeVar
 
 from gpulab import config
 from gpulab.config import Settings
-from gpulab.errors import RequestError, ScenarioError
+from gpulab.errors import MissingDependencyError, RequestError, ScenarioError
 from gpulab.hardware import states
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, DriverState, Snapshot
@@ -129,7 +130,7 @@ class _Door:
             count = nvml.count()
             self._state = states.working(_known(nvml.driver_version), _known(nvml.cuda_version))
             self._nvml, self._stale = nvml, False
-        except (NvmlError, ScenarioError) as error:
+        except (NvmlError, ScenarioError, MissingDependencyError) as error:
             self._state = states.of_error(error)
             return 0
         return count
@@ -204,12 +205,16 @@ class _Door:
 
 
 def _load(simulate: str | None) -> Binding:
-    """NVIDIA's library, or a simulated one. Raises NvmlError, ScenarioError."""
-    if simulate is None:
-        return Binding.of_this_machine()
-    from gpulab.hardware.simulation.library import Library
+    """Choose what stands behind pynvml: NVIDIA's library, or a simulated one.
 
-    return Binding(Library(simulate))
+    Raises MissingDependencyError, ScenarioError.
+    """
+    binding = Binding()
+    if simulate is not None or "gpulab.hardware.simulated" in sys.modules:
+        from gpulab.hardware import simulated
+
+        simulated.uninstall() if simulate is None else simulated.install(simulate)
+    return binding
 
 
 def _known(call: Callable[[], T]) -> T | None:

@@ -127,7 +127,7 @@ class Reading:
         known = {process.pid for process in found}
         return found + tuple(p for p in self._describe(graphics, shares, "graphics") if p.pid not in known)
 
-    def _list(self, call: str, handle: Any) -> list[tuple[int, int]] | None:
+    def _list(self, call: str, handle: Any) -> list[tuple[int, int | None]] | None:
         """The entries with a possible pid; None if there are others only, or no answer."""
         entries = None
         for suffix in self._list_calls:
@@ -138,7 +138,7 @@ class Reading:
         return None if entries is None or (entries and not possible) else possible
 
     def _describe(
-        self, entries: list[tuple[int, int]], shares: dict[int, float], kind: str
+        self, entries: list[tuple[int, int | None]], shares: dict[int, float], kind: str
     ) -> tuple[Process, ...]:
         return tuple(
             Process(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.errors import ScenarioError
+from gpulab.errors import GpulabError
 from gpulab.hardware.devices import DriverState
 
 __all__ = ["ERRORS", "NvmlError", "broken", "of_error", "unresponsive", "working"]
@@ -85,7 +85,7 @@ def broken(error: Exception | None) -> DriverState:
     )
 
 
-def of_error(error: NvmlError | ScenarioError) -> DriverState:
+def of_error(error: NvmlError | GpulabError) -> DriverState:
     """What it means that NVML could not be started."""
     if not isinstance(error, NvmlError):
         return DriverState("error", message=str(error))

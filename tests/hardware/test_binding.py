@@ -1,55 +1,14 @@
-"""The C interface: the same sizes, names and versions as NVIDIA's, and through a real shared library."""
+"""NVML through pynvml: a real shared library is read rightly, and a wrong pynvml is named."""
 
 from __future__ import annotations
 
-import ctypes
-import inspect
 import json
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pynvml
 import pytest
-
-from gpulab.hardware import binding, reading
-
-STRUCTURES = [
-    (binding._MemoryV1, pynvml.c_nvmlMemory_t),
-    (binding._MemoryV2, pynvml.c_nvmlMemory_v2_t),
-    (binding._Rates, pynvml.c_nvmlUtilization_t),
-    (binding._Temperature, pynvml.c_nvmlTemperature_v1_t),
-    (binding._Process, pynvml.c_nvmlProcessInfo_v3_t),
-    (binding._Process, pynvml.c_nvmlProcessInfo_v2_t),
-    (binding._Share, pynvml.c_nvmlProcessUtilizationSample_t),
-]
-
-
-@pytest.mark.parametrize(("ours", "theirs"), STRUCTURES, ids=lambda kind: kind.__name__)
-def test_each_structure_has_nvidias_layout(ours: type, theirs: type) -> None:
-    def layout(kind: type) -> list[tuple[int, int]]:
-        fields = (getattr(kind, field[0]) for field in vars(kind)["_fields_"])
-        return [(field.offset, field.size) for field in fields]
-
-    assert layout(ours) == layout(theirs)
-    assert ctypes.sizeof(ours) == ctypes.sizeof(theirs)
-
-
-def test_the_versions_of_structures_are_nvidias() -> None:
-    assert pynvml.nvmlMemory_v2 == binding._MEMORY_V2
-    assert pynvml.nvmlTemperature_v1 == binding._TEMPERATURE_V1
-
-
-def test_every_call_is_one_that_nvidia_has() -> None:
-    called = set(re.findall(r'"(nvml\w+)"', inspect.getsource(binding) + inspect.getsource(reading)))
-    lists = {name for name in called if name.endswith("RunningProcesses")}
-    called = (called - lists) | {f"{name}{suffix}" for name in lists for suffix in ("_v2", "_v3")}
-    known = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', inspect.getsource(pynvml)))
-    assert len(called) > 15
-    assert called - known == set()
-
 
 LIBRARY = r"""
 #include <string.h>
@@ -117,7 +76,7 @@ def test_a_shared_library_is_loaded_and_read_rightly(library: Path, monkeypatch:
     assert (found["nvml"]["state"], found["nvml"]["driver"], found["nvml"]["cuda"]) == ("ok", "600.1", "12.8")
     assert not found["simulated"]
     gpu, nameless = found["devices"]
-    assert (gpu["uuid"], gpu["name"], gpu["state"]) == ("GPU-c", "Card \ufffd", "ok")
+    assert (gpu["uuid"], gpu["name"], gpu["state"]) == ("GPU-c", None, "ok")  # a name that is no text
     assert (gpu["memory"]["total_bytes"], gpu["memory"]["used_bytes"]) == (2**37, 2**36)
     assert (gpu["memory"]["reserved_bytes"], gpu["memory"]["free_bytes"]) == (5, 2**36 - 5)
     assert gpu["utilization"] == {"gpu_percent": 61, "memory_percent": 7}
@@ -127,3 +86,15 @@ def test_a_shared_library_is_loaded_and_read_rightly(library: Path, monkeypatch:
     assert [process["pid"] for process in gpu["processes"]] == list(range(100, 112))
     assert {process["memory_bytes"] for process in gpu["processes"]} == {2**33}
     assert (nameless["index"], nameless["state"], nameless["uuid"]) == (1, "error", None)
+
+
+@pytest.mark.parametrize("content", ["nvmlInit = None\n", "raise ImportError('not that one')\n"])
+def test_a_wrong_pynvml_is_named_with_its_remedy(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text(content)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    program = "import gpulab; print(gpulab.snapshot().driver.message)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "The package nvidia-ml-py does not work here" in done.stdout
+    assert "pip install nvidia-ml-py" in done.stdout
