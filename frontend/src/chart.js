@@ -2,11 +2,13 @@
 
 import uPlot from "uplot";
 
+import { ago } from "./format.js";
+
 const CURSOR = { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 7, width: 2 } };
 
 /**
  * @param {HTMLElement} host filled by the chart; its size is the chart's size
- * @param {{max: number, span: number, sync: string, read: (value: number, age: number) => string}} options
+ * @param {{max: number, span: number, sync: string, read: (value: number) => string}} options
  */
 export class Chart {
   constructor(host, options) {
@@ -15,6 +17,9 @@ export class Chart {
     this.now = 0;
     this.mark = null;
     this.readout = host.appendChild(Object.assign(document.createElement("span"), { className: "gl-readout" }));
+    this.pointed = false;
+    host.addEventListener("mouseenter", () => (this.pointed = true));
+    host.addEventListener("mouseleave", () => (this.pointed = false));
     this.plot = new uPlot(this.#settings(), [[], []], host);
     this.observer = new ResizeObserver(() => this.#resize());
     this.observer.observe(host);
@@ -106,7 +111,9 @@ export class Chart {
     const { idx, left } = plot.cursor;
     const [times, values] = plot.data;
     const shown = left >= 0 && idx !== null && idx !== undefined && values[idx] !== null && values[idx] !== undefined;
-    this.readout.textContent = shown ? this.options.read(values[idx], this.now - times[idx]) : "";
+    // All charts show their value at the same instant; the one under the pointer says which instant it is
+    const instant = shown && this.pointed ? `, ${ago(this.now - times[idx])}` : "";
+    this.readout.textContent = shown ? this.options.read(values[idx]) + instant : "";
     this.readout.classList.toggle("gl-readout-left", shown && left > plot.width / 2);
   }
 }

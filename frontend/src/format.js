@@ -40,9 +40,8 @@ export function plain(figure) {
 }
 
 export function ago(seconds) {
-  if (seconds < 1.5) return "now";
-  if (seconds < 90) return `${Math.round(seconds)} s ago`;
-  return `${Math.floor(seconds / 60)} min ${String(Math.round(seconds % 60)).padStart(2, "0")} s ago`;
+  const whole = Math.round(seconds);
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")} ago`;
 }
 
 export function duration(seconds) {

@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { element, mark, write } from "./dom.js";
-import { ago, capacity, celsius, duration, gibibytes, memory, percent, plain, watts } from "./format.js";
+import { capacity, celsius, duration, gibibytes, memory, percent, plain, watts } from "./format.js";
 import { deviceName, nameParts, use } from "./words.js";
 
 const MIB = 2 ** 20;
@@ -53,8 +53,8 @@ export class Row {
     ]);
     const total = device.memory_total_bytes;
     this.options = [
-      { max: 100, span, sync, read: (value, age) => `${Math.round(value)} % · ${ago(age)}` },
-      { max: (total ?? 2 ** 37) / MIB, span, sync, read: (value, age) => `${gibibytes(value * MIB)} GiB · ${ago(age)}` },
+      { max: 100, span, sync, read: (value) => `${Math.round(value)} %` },
+      { max: (total ?? 2 ** 37) / MIB, span, sync, read: (value) => `${gibibytes(value * MIB)} GiB` },
     ];
     this.charts = null;
   }

@@ -75,6 +75,7 @@ def ensure(settings: Settings) -> bool:
 
     Never raises. Where one runs it costs two system calls.
     """
+    _started[:] = [child for child in _started if child.poll() is None]  # those that ended are let go
     try:
         lock = _take_lock(settings)
         if lock is None:
@@ -129,7 +130,6 @@ def _start(settings: Settings, lock: int) -> None:
     """The lock is handed down, so of many processes that call `ensure` at once one starts one sampler."""
     import subprocess
 
-    _started[:] = [child for child in _started if child.poll() is None]  # those that ended are let go
     with open(log_path(settings), "wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "gpulab.telemetry.sampler", "--lock-fd", str(lock)],

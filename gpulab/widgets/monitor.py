@@ -112,5 +112,5 @@ def _front_end(name: str) -> str:
         return (_STATIC / name).read_text(encoding="utf-8")
     except OSError as error:
         raise GpulabError(
-            "The front end is not bundled in this tree; run `make setup` or `python frontend/bundle.py`."
+            "The front end of this tree is not bundled; run `python frontend/bundle.py`, then restart."
         ) from error

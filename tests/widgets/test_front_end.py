@@ -183,6 +183,20 @@ def test_a_broken_gpu_shows_its_sentence_and_hides_no_other(page: Page) -> None:
     expect(page.locator(".gl-broken .gl-use")).to_have_text("GPU 1 is lost; reboot.")
 
 
+def test_the_pointer_reads_every_chart_at_the_same_instant(page: Page) -> None:
+    show(page, [device(0), device(1)])
+    stream(page, packed([NOON + second for second in range(180)], BUSY, (12.0, 1024.0, 30.0, 40.0)))
+    plot = page.locator(".gl-row:nth-child(2) .gl-plot.gl-gpu")
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".gl-readout").nth(2)).to_have_text(re.compile(r"^12 %, 1:[23]\d ago$"))
+    expect(page.locator(".gl-readout").nth(0)).to_have_text("87 %")
+    expect(page.locator(".gl-readout").nth(1)).to_have_text("4.0 GiB")
+    page.mouse.move(0, 0)
+    expect(page.locator(".gl-readout").nth(2)).to_have_text("")
+
+
 def test_holders_are_named_and_nothing_of_theirs_is_markup(page: Page) -> None:
     evil = "<img src=x onerror=alert(1)>"
     devices = [

@@ -88,7 +88,7 @@ def test_a_tree_whose_front_end_was_never_bundled_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(module, "_STATIC", tmp_path)
     module._front_end.cache_clear()
-    with pytest.raises(GpulabError, match=r"not bundled in this tree; run `make setup`"):
+    with pytest.raises(GpulabError, match=r"not bundled; run `python frontend/bundle.py`"):
         gpulab.monitor()
     module._front_end.cache_clear()
 
