@@ -14,7 +14,7 @@ from typing import Any
 
 from gpulab import config
 from gpulab.errors import GpulabError
-from gpulab.jupyter.launch import add_simulate_argument, say, simulate
+from gpulab.jupyter.launch import add_simulate_argument, say, serve, simulate
 
 __all__ = ["add_dashboard_arguments", "dashboard_config", "notebook_path", "run_dashboard"]
 
@@ -45,7 +45,7 @@ def run_dashboard(args: argparse.Namespace) -> int:
     config.export({"JUPYTER_PREFER_ENV_PATH": "1"})  # python3 is this environment's, whatever the account has
     server = ServerApp.instance(config=settings)
     server.initialize(argv=args.jupyter, find_extensions=False)
-    server.start()
+    serve(server)
     return 0
 
 

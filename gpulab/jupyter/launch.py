@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import sys
+import threading
 from typing import Any
 
 from gpulab import config
@@ -22,6 +23,7 @@ __all__ = [
     "put_command_on_path",
     "run_lab",
     "say",
+    "serve",
     "simulate",
 ]
 
@@ -51,8 +53,23 @@ def run_lab(args: argparse.Namespace) -> int:
     from jupyterlab.labapp import LabApp  # type: ignore[import-untyped]
 
     server = LabApp.initialize_server(argv=args.jupyter, config=lab_config(os.getcwd(), args.jupyter))
-    server.start()
+    serve(server)
     return 0
+
+
+def serve(server: Any) -> None:
+    """Run a Jupyter server to its end, and see to it that this process ends with it.
+
+    A request that was under way when the server stopped leaves anyio's worker thread behind, which
+    waits for ever and keeps the process (seen in every second run with a page open).
+    """
+    try:
+        server.start()
+    finally:
+        for thread in threading.enumerate():
+            stop = getattr(thread, "stop", None)
+            if thread.name == "AnyIO worker thread" and callable(stop):
+                stop()
 
 
 def lab_config(directory: str, arguments: list[str]) -> Any:

@@ -107,6 +107,31 @@ def test_a_notebooks_shell_finds_the_command_of_an_environment_that_is_not_activ
     assert os.environ["PATH"] == os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin"])
 
 
+STOP_WITH_A_REQUEST_UNDER_WAY = """
+import asyncio, anyio.to_thread
+from gpulab.jupyter import launch
+
+class Server:
+    def start(self):
+        loop = asyncio.new_event_loop()
+        async def request():
+            await anyio.to_thread.run_sync(int)
+            loop.stop()
+            await asyncio.Event().wait()
+        loop.create_task(request())
+        loop.run_forever()
+
+launch.serve(Server())
+print("stopped", flush=True)
+"""
+
+
+def test_the_process_ends_with_its_server_although_a_request_was_under_way() -> None:
+    command = [sys.executable, "-c", STOP_WITH_A_REQUEST_UNDER_WAY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "stopped\n"
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """An environment without the kernelspec, which has the packages of this one."""
