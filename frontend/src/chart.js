@@ -45,7 +45,7 @@ export class Chart {
     return {
       width: Math.max(10, this.host.clientWidth),
       height: Math.max(10, this.host.clientHeight),
-      padding: [3, 4, 2, 0],
+      padding: [4, 4, 4, 0],
       legend: { show: false },
       cursor: { ...CURSOR, sync: { key: sync } },
       scales: { x: { time: false, range: () => [this.now - span, this.now] }, y: { range: () => [0, max] } },
