@@ -43,9 +43,9 @@ class Overview(NamedTuple):
         said = "<br>".join(html.escape(sentence) for sentence in self.sentences)
         parts = [f"<p>{said}</p>"]
         if self.rows:
-            head = "".join(_cell("th", cell) for cell in _HEADER)
-            body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in self.rows)
-            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+            head = _html_row("th", _HEADER)
+            body = "".join(_html_row("td", row) for row in self.rows)
+            parts.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
         return "".join([*parts, f"<p><small>{html.escape(self.notes)}</small></p>"])
 
 
@@ -60,8 +60,14 @@ def overview() -> Overview:
     return Overview(sentences, rows, _notes(snapshot, report["lease_scope"]))
 
 
-def _cell(tag: str, text: str) -> str:
-    return f'<{tag} style="text-align: left; white-space: normal">{html.escape(text)}</{tag}>'
+def _html_row(tag: str, cells: tuple[str, ...]) -> str:
+    """Only the last column, which may be long, is broken into lines."""
+    broken = ["nowrap"] * (len(cells) - 1) + ["normal"]
+    styled = [
+        f'<{tag} style="text-align: left; white-space: {space}">{html.escape(cell)}</{tag}>'
+        for space, cell in zip(broken, cells, strict=True)
+    ]
+    return f"<tr>{''.join(styled)}</tr>"
 
 
 def _mine(mine: Lease | None, snapshot: Snapshot, reason: str | None) -> tuple[str, ...]:

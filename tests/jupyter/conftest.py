@@ -64,7 +64,7 @@ class Session:
 
     def __init__(self, client: BlockingKernelClient) -> None:
         self.client = client
-        client.start_channels()
+        client.start_channels(hb=False)  # on a busy machine a starting kernel misses its heartbeats
         client.wait_for_ready(timeout=60)
 
     def messages(self, code: str) -> list[dict[str, Any]]:
@@ -205,6 +205,13 @@ class Server:
         assert record.exists(), self.log.read_text()
         until(lambda: record.read_text().endswith("}"), "the server's record")
         self.url = json.loads(record.read_text())["url"]
+        until(self._listens, "the server's listening")  # which it does after it has written the record
+
+    def _listens(self) -> bool:
+        try:
+            return self.ask("GET", "api/status")[0] == 200
+        except OSError:
+            return False
 
     def ask(self, method: str, path: str, body: Any = None, token: str = TOKEN) -> tuple[int, Any]:
         """The status code and the decoded answer."""

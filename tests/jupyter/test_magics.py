@@ -94,35 +94,31 @@ def test_a_kernel_without_gpu_can_take_one_later(place, start):
         assert "this kernel, as cuda:1" in session.run("%gpu")
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("%gpu wait", "%gpu has no 'wait'; there are %gpu, %gpu acquire, release and help."),
-        ("%gpu acquire --gpus two", "%gpu: argument --gpus: invalid int value: 'two'; %gpu help"),
-        ("%gpu acquire 'x", "%gpu: No closing quotation; close what was opened."),
-        ("%gpu release now", "%gpu: unrecognized arguments: now; %gpu help lists what there is."),
-    ],
-)
-def test_wrong_usage_is_one_sentence_without_a_traceback(session, line, sentence):
-    shown = session.messages(line)
-    text = "".join(message.get("text", "") for message in shown)
-    assert text.startswith(f"UsageError: {sentence}")
-    assert "Traceback" not in text
+def test_wrong_usage_is_one_sentence_without_a_traceback(session):
+    cases = {
+        "%gpu wait": "%gpu has no 'wait'; there are %gpu, %gpu acquire, release and help.",
+        "%gpu acquire --gpus two": "%gpu: argument --gpus: invalid int value: 'two'; %gpu help",
+        "%gpu acquire 'x": "%gpu: No closing quotation; close what was opened.",
+        "%gpu release now": "%gpu: unrecognized arguments: now; %gpu help lists what there is.",
+    }
+    for line, sentence in cases.items():
+        shown = session.messages(line)
+        text = "".join(message.get("text", "") for message in shown)
+        assert text.startswith(f"UsageError: {sentence}")
+        assert "Traceback" not in text
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("%gpu acquire --memory 8Gigs", "gpulab: '8Gigs' is not a size; write for example 8GiB."),
-        ("%gpu acquire --policy luckiest", "gpulab: There is no policy 'luckiest'; choose idlest."),
-        ("%gpu acquire --gpus 9", "gpulab: 9 GPUs were asked for and this machine has 4 to hand out"),
-    ],
-)
-def test_what_cannot_be_had_is_one_sentence_and_the_notebook_goes_on(session, line, sentence):
+def test_what_cannot_be_had_is_one_sentence_and_the_notebook_goes_on(session):
+    cases = {
+        "%gpu acquire --memory 8Gigs": "gpulab: '8Gigs' is not a size; write for example 8GiB.",
+        "%gpu acquire --policy luckiest": "gpulab: There is no policy 'luckiest'; choose idlest.",
+        "%gpu acquire --gpus 9": "gpulab: 9 GPUs were asked for and this machine has 4 to hand out",
+    }
     session.run("%gpu release")
-    shown = session.run(f"{line}\nprint('and on')")
-    assert shown.startswith(sentence)
-    assert shown.endswith("and on\n")
+    for line, sentence in cases.items():
+        shown = session.run(f"{line}\nprint('and on')")
+        assert shown.startswith(sentence)
+        assert shown.endswith("and on\n")
 
 
 def test_help_lists_every_command(session):
