@@ -4,8 +4,6 @@ The environment wins over the user's file. The administrator's file, root-owned,
 a bound: what it says can be tightened by the others and never widened.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping
@@ -67,6 +65,8 @@ class Settings(NamedTuple):
     """The mask from outside gpulab (Slurm, Docker, the user), which bounds every choice."""
     device_order: str | None = None
     lease_id: str | None = None
+    memory_limit: int | None = None
+    """The share of this process in bytes (GPULAB_MEMORY_LIMIT)."""
     lease_fd: int | None = None
     lease_devices: str | None = None
     """The names of the leased devices, as text for people."""
@@ -104,11 +104,11 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
             raise ConfigError(f"{key} is {value!r}; it must be one of {', '.join(allowed)}.")
         return str(value)
 
-    fd = env.get("GPULAB_LEASE_FD", "")
+    fd, limit = env.get("GPULAB_LEASE_FD", ""), env.get("GPULAB_MEMORY_LIMIT", "")
     return Settings(
         lease_dir=env.get("GPULAB_LEASE_DIR") or None,
         data_dir=env.get("GPULAB_DATA_DIR") or user.get("data_dir") or _state_home(env),
-        simulate=env.get("GPULAB_SIMULATE") or None,
+        simulate=_scenario(env.get("GPULAB_SIMULATE", "")),
         prometheus_url=env.get("GPULAB_PROMETHEUS_URL") or user.get("prometheus_url"),
         policy=choice("policy", POLICIES, "idlest"),
         on_full=choice("on_full", ON_FULL, "cpu"),
@@ -117,6 +117,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         outer_devices=_outer_mask(env),
         device_order=env.get("CUDA_DEVICE_ORDER"),
         lease_id=env.get("GPULAB_LEASE") or None,
+        memory_limit=int(limit) if limit.isdecimal() else None,
         lease_fd=int(fd) if fd.isdecimal() else None,
         lease_devices=env.get("GPULAB_LEASE_DEVICES") or None,
         lease_reason=env.get("GPULAB_LEASE_REASON") or None,
@@ -164,6 +165,11 @@ def remember_mask(settings: Settings) -> dict[str, str]:
 def _outer_mask(env: Mapping[str, str]) -> str | None:
     mask = env.get(_OUTER_MASK, env.get("CUDA_VISIBLE_DEVICES"))
     return None if mask == _NO_MASK else mask
+
+
+def _scenario(text: str) -> str | None:
+    """A file's name made absolute, so that every process of this machine names the same one."""
+    return os.path.abspath(text) if os.path.exists(text) else text or None
 
 
 def _read_toml(path: str, *, must_exist: bool) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 Never a world-writable directory made by a user: its owner could delete the leases of others.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -5,8 +5,6 @@ system drops the lock however the holder ends. A guard lock, held for millisecon
 check-and-take atomic. There is no daemon, and dead files count for nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -34,7 +32,7 @@ GUARD_TIMEOUT = 5.0
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK if sys.platform != "win32" else 0
 
 
-_held_here: weakref.WeakSet[HeldLease] = weakref.WeakSet()
+_held_here: "weakref.WeakSet[HeldLease]" = weakref.WeakSet()
 
 
 class LeaseRecord(NamedTuple):

@@ -1,7 +1,5 @@
 """Who gets which GPU: pure functions from what is seen to a ranking in which each place has its reason."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -38,7 +36,7 @@ class Request(NamedTuple):
     def mode(self) -> str:
         return "shared" if self.memory_bytes is not None and not self.exclusive else "exclusive"
 
-    def checked(self) -> Request:
+    def checked(self) -> "Request":
         """Return self. Raises RequestError for what no machine could serve."""
         if self.gpus < 1:
             raise RequestError(f"{self.gpus} GPUs cannot be handed out; ask for one or more.")
@@ -186,8 +184,18 @@ def _strangers(device: Device) -> str | None:
         return None
     computing = [process for process in device.processes if process.type == "compute"]
     if not computing:
-        return None
+        return _unlisted(device)
     first = computing[0]
     others = f" and {len(computing) - 1} more" if len(computing) > 1 else ""
     who = f"{first.command or 'a process'} (process {first.pid} of {first.user or 'another namespace'})"
     return f"in use without a lease by {who}{others}"
+
+
+def _unlisted(device: Device) -> str | None:
+    """Memory in use that belongs to no process the driver lists, as with some containers."""
+    unseen, total = device.unattributed_bytes, device.memory.total_bytes
+    if unseen is None or total is None or device.memory.shared_with_host:
+        return None
+    if unseen <= _UNSEEN_USE_FRACTION * total:
+        return None
+    return f"{format_bytes(unseen)} of it is in use by processes that the driver does not list"

@@ -19,6 +19,7 @@ from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import visible_uuids
 from gpulab.hardware.observe import observe
+from gpulab.hardware.owners import sees_host_processes
 from gpulab.units import parse_bytes, parse_duration
 
 __all__ = ["Lease", "acquire", "adopt", "cuda_started", "current", "grant", "wait_for_grant"]
@@ -246,6 +247,8 @@ def cuda_started(gpus: tuple[str, ...] | None) -> bool:
     if gpus is None:
         return False
     snapshot = observe()
+    if not (snapshot.simulated or sees_host_processes()):
+        return False  # a container: NVML's process numbers are the host's, and ours may be a stranger's
     devices = [device for device in snapshot.devices if device.uuid in gpus]
     return any(process.pid == os.getpid() for device in devices for process in device.processes or ())
 

@@ -169,8 +169,8 @@ def _tears_neighbours(exact: Array, eps: float, found: Clustering) -> bool:
 def _joined(found: Clustering, left: Array, right: Array) -> Array:
     """Labels after the clusters of all core neighbours of each point in `left` are made one."""
     import numpy as np
-    from scipy.sparse import coo_array  # type: ignore[import-untyped, unused-ignore]
-    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped, unused-ignore]
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
     names, labels = np.unique(found.labels, return_inverse=True)
     link = found.core[right] & (found.labels[right] != -1)

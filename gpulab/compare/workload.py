@@ -102,7 +102,7 @@ class CupyBackend(Backend):
 
     def facts(self) -> dict[str, str]:
         import cupy
-        import rmm  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import rmm
 
         properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
         name = properties["name"]

@@ -1,10 +1,10 @@
 """Frozen values: what the machine's GPUs are and what they are doing, at one instant.
 
 Units stand in the names. Unknown is None, never 0. NamedTuples, because `gpulab run` pays for
-every import and `dataclasses` costs more than all of this module.
+every import and `dataclasses` costs more than all of this module. For the same reason modules on that way
+that define NamedTuples do without `from __future__ import annotations`: typing would compile the
+text of each field again.
 """
-
-from __future__ import annotations
 
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ class Device(NamedTuple):
         }
 
     @classmethod
-    def from_dict(cls, entry: dict[str, Any]) -> Device:
+    def from_dict(cls, entry: dict[str, Any]) -> "Device":
         """The inverse of `to_dict`; raises KeyError, TypeError or ValueError for another shape."""
         known = {key: entry[key] for key in cls._fields if key in entry}
         processes = entry["processes"]
@@ -138,7 +138,7 @@ class Snapshot(NamedTuple):
     source: str = "nvml"
     """nvml (asked just now) or sampler (read from its record)"""
 
-    def device(self, uuid: str) -> Device | None:
+    def device(self, uuid: str) -> "Device | None":
         """The device of this UUID, or None."""
         return next((device for device in self.devices if device.uuid == uuid), None)
 
@@ -152,7 +152,7 @@ class Snapshot(NamedTuple):
         }
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Snapshot:
+    def from_dict(cls, record: dict[str, Any]) -> "Snapshot":
         """The inverse of `to_dict`; raises KeyError, TypeError or ValueError for another shape."""
         return cls(
             time=float(record["time"]),

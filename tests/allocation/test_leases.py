@@ -104,10 +104,8 @@ def test_a_forked_child_neither_keeps_nor_ends_the_lease(
     directory: LeaseDirectory, holder: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     process = holder(
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    held.give_up(); held.close(); signal.pause()\n"
-        "print(child, flush=True)\n"
+        "if os.fork() == 0:\n"
+        "    held.give_up(); held.close(); print(os.getpid(), flush=True); signal.pause()\n"
     )
     assert process.stdout is not None
     child = int(process.stdout.readline())

@@ -173,3 +173,11 @@ def test_a_share_larger_than_the_gpu_is_never_possible() -> None:
 def test_a_wrong_request_is_refused_with_what_is_right(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         Request(**changes).checked()  # type: ignore[arg-type]
+
+
+def test_memory_that_no_listed_process_accounts_for_does_not_look_free() -> None:
+    container = device(0, memory=Memory(80 * GIB, 30 * GIB, 50 * GIB, 0))
+    shared = device(1, memory=Memory(80 * GIB, 30 * GIB, 50 * GIB, None, shared_with_host=True))
+    ranked = rank(snapshot(container, shared), (), Request())
+    assert order(ranked) == [1]
+    assert reason(ranked, 0) == "30.0 GiB of it is in use by processes that the driver does not list"

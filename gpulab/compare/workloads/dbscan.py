@@ -41,7 +41,7 @@ class SklearnDbscan(Backend):
         self.title = f"scikit-learn {algorithm}"
 
     def threads(self) -> int | None:
-        import joblib  # type: ignore[import-untyped, unused-ignore]
+        import joblib
 
         return int(joblib.effective_n_jobs(self.jobs))
 
@@ -88,8 +88,8 @@ class CumlDbscan(CupyBackend):
 
         cuML plans by the whole GPU whatever cap its memory pool has, and would then fail at the cap.
         """
-        limit = config.inherited().get("GPULAB_MEMORY_LIMIT", "")
-        return max(64, int(limit) // 2 // 10**6) if limit.isdecimal() else None
+        limit = config.load().memory_limit
+        return None if limit is None else max(64, limit // 2 // 10**6)
 
 
 class Dbscan:

@@ -3,8 +3,6 @@
 All values are functions of the wall clock, so several processes that read one scenario see one machine.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from typing import NamedTuple

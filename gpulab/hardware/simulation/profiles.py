@@ -1,7 +1,5 @@
 """Known GPU models for the simulated machine: what NVML says of them while they idle."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 __all__ = ["PROFILES", "Profile"]

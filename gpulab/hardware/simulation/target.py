@@ -1,7 +1,5 @@
 """Which GPU of the simulated machine a call is about, and what that GPU shows at this instant."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any, NamedTuple
 
