@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.commands.kernel import add_arguments, run
 from gpulab.errors import GpulabError, RequestError
-from gpulab.jupyter.command import add_arguments, run
 from gpulab.jupyter.kernelspec import install
 
 EXTENSION = "--IPKernelApp.extra_extensions=gpulab"

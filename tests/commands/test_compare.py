@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.compare.command import add_arguments, run
+from gpulab.commands.compare import add_arguments, run
 from gpulab.compare.result import Result
 from gpulab.errors import RequestError
 
