@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -48,7 +50,7 @@ def _start(name: str) -> float:
     sampler.touch(config.load())
     begin = time.perf_counter()
     kernel = KernelManager(kernel_name=name)
-    kernel.start_kernel()
+    kernel.start_kernel(stderr=subprocess.DEVNULL)
     client = kernel.client()
     client.start_channels()
     try:
@@ -79,9 +81,6 @@ print((time.process_time() - start) * 1e3)
 
 def _own_cpu_milliseconds() -> float:
     """What the provisioner's decision and the extension cost a process that is Jupyter already."""
-    import subprocess
-    import sys
-
     runs = []
     for _ in range(5):
         result = subprocess.run([sys.executable, "-c", _OWN], capture_output=True, text=True, check=True)

@@ -35,7 +35,7 @@ def run() -> bool:
         env = {"GPULAB_SIMULATE": "8xh100", "GPULAB_LEASE_DIR": folder}
         starts = processes(
             "gpulab run -- true against nvitop.select_devices, 8 simulated GPUs",
-            [PYTHON, "-m", "gpulab", "run", "--", "true"],
+            [str(Path(PYTHON).with_name("gpulab")), "run", "--", "true"],
             [PYTHON, "-c", _SIMULATED_NVITOP],
             limit=0.60,
             env=env,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take the GPU and exec COMMAND; return only if that fails."""
+    gc.disable()  # this process becomes COMMAND in a tenth of a second; what it collected would be nothing
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise RequestError("There is no command to run; write `gpulab run -- COMMAND`.")
