@@ -54,8 +54,10 @@ def notebook_path() -> str:
     from jupyter_core.paths import jupyter_path
 
     tree = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    candidates = [os.path.join(tree, "dashboards"), *jupyter_path("gpulab", "dashboards")]
-    found = next((d for d in candidates if os.path.isfile(os.path.join(d, NOTEBOOK))), None)
+    shares = [os.path.dirname(path) for path in jupyter_path()]
+    candidates = [tree, *(os.path.join(share, "gpulab") for share in shares)]
+    folders = [os.path.join(candidate, "dashboards") for candidate in candidates]
+    found = next((d for d in folders if os.path.isfile(os.path.join(d, NOTEBOOK))), None)
     template = os.path.join("templates", TEMPLATE, "index.html.j2")
     if found is None or not any(map(os.path.isfile, jupyter_path("voila", template))):
         raise GpulabError(

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +87,21 @@ def test_the_page_names_no_other_host() -> None:
             text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
             assert "http:" not in text, path
             assert "https:" not in text, path
+
+
+def test_installed_without_the_tree_it_is_found_where_pyproject_puts_it(tmp_path: Path) -> None:
+    shared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    for source in ("dashboards/team.ipynb", "dashboards/template"):
+        target = tmp_path / shared["shared-data"][source]
+        target.parent.mkdir(parents=True)
+        (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, target)
+    shutil.copytree(ROOT / "gpulab", tmp_path / "site" / "gpulab")
+    code = "from gpulab.jupyter.dashboard import notebook_path; print(notebook_path())"
+    packages = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+    variables = {"PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{packages}", "HOME": str(tmp_path)}
+    variables["JUPYTER_PATH"] = str(tmp_path / "share" / "jupyter")
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / "share" / "gpulab" / "dashboards" / "team.ipynb")
