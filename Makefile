@@ -6,7 +6,7 @@ PYTHON ?= python3
 SIMULATE ?=
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find frontend -path frontend/node_modules -prune -o -type f -print) pyproject.toml constraints.txt
+SOURCES := $(shell find frontend dashboards gpulab/jupyter/jupyter_server_config.d -path frontend/node_modules -prune -o -type f -print) pyproject.toml constraints.txt
 
 .PHONY: lab test check bench clean
 

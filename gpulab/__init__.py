@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from gpulab.allocation.session import Lease, acquire, current
     from gpulab.compare import compare
-    from gpulab.hardware.nvml import snapshot
+    from gpulab.hardware.observe import snapshot
     from gpulab.jupyter.extension import load_ipython_extension, unload_ipython_extension
     from gpulab.widgets.monitor import monitor
 
@@ -37,7 +37,7 @@ _HOME = {
     "current": "gpulab.allocation.session",
     "load_ipython_extension": "gpulab.jupyter.extension",
     "monitor": "gpulab.widgets.monitor",
-    "snapshot": "gpulab.hardware.nvml",
+    "snapshot": "gpulab.hardware.observe",
     "unload_ipython_extension": "gpulab.jupyter.extension",
 }
 

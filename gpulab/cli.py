@@ -61,7 +61,7 @@ def _dispatch(words: list[str]) -> int:
         print(f"gpulab: there is no command {name!r}; `gpulab --help` lists them.", file=sys.stderr)
         return 64
     module = importlib.import_module(f"gpulab.commands.{name}")
-    parser = _Parser(prog=f"gpulab {name}", description=COMMANDS[name].capitalize() + ".")
+    parser = _Parser(prog=f"gpulab {name}", description=f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}.")
     module.add_arguments(parser)
     try:
         args = parser.parse_args(words[1:] if words and words[0] == name else words)

@@ -92,8 +92,8 @@ def choose(candidates: tuple[Candidate, ...], request: Request) -> tuple[Device,
     if len(fitting) < request.gpus:
         why = _reasons(c for c in candidates if c.usable and not c.fits)
         raise NoFreeGpuError(
-            f"{_asked(request.gpus)} and {len(fitting) or 'none'} of {usable} is free{why}; "
-            "shut down a kernel that no longer needs its GPU, or wait."
+            f"{_asked(request.gpus)} and {len(fitting) or 'none'} of {usable} is free; "
+            f"shut down a kernel that no longer needs its GPU, or wait{why}."
         )
     return tuple(candidate.device for candidate in fitting[: request.gpus])
 

@@ -57,16 +57,8 @@ def draw(result: Result) -> Plot:
         _axes(axes, result)
         missing = _gpu_note(result)
         if missing:
-            axes.text(
-                0.98,
-                0.03,
-                textwrap.fill(missing, 60),
-                transform=axes.transAxes,
-                ha="right",
-                va="bottom",
-                fontsize=9,
-                bbox={"boxstyle": "round,pad=0.5", "facecolor": "#f1f3f6", "edgecolor": FAINT},
-            )
+            # below the axes, where it can cover nothing
+            figure.supxlabel(textwrap.fill(missing.strip(), 105), fontsize=9)
         figure.description = f"{result.title}: time against {result.unit}. {missing}{result.verdict}"
     return figure
 

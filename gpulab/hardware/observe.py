@@ -20,7 +20,7 @@ from gpulab.errors import ConfigError
 from gpulab.hardware import record, states
 from gpulab.hardware.devices import DriverState, Snapshot
 
-__all__ = ["answer", "observe"]
+__all__ = ["answer", "observe", "snapshot"]
 
 _START_SECONDS = 1.0
 """What the child needs besides NVML, so that its own timeout ends first where it can."""
@@ -32,7 +32,29 @@ _turn = threading.Lock()
 _abandoned: list[subprocess.Popen[bytes]] = []
 
 
-def observe(*, max_age: float = 2.0, timeout: float = 4.0, settings: Settings | None = None) -> Snapshot:
+def snapshot(*, max_age: float = 2.0, timeout: float = 5.0) -> Snapshot:
+    """Every GPU of this machine, or the reason why there is none; the public `gpulab.snapshot()`.
+
+    Safe in a kernel, however the driver behaves: NVML is never called in this process. No state of
+    the hardware raises, and what cannot be known is None.
+
+    Parameters
+    ----------
+    max_age
+        Seconds up to which the sampler's record is new enough; 0 always asks a child process.
+    timeout
+        Seconds after which the driver counts as unresponsive.
+    """
+    return observe(max_age=max_age, timeout=timeout, detail="full")
+
+
+def observe(
+    *,
+    max_age: float = 2.0,
+    timeout: float = 4.0,
+    settings: Settings | None = None,
+    detail: str = "choice",
+) -> Snapshot:
     """Look at the GPUs without calling NVML in this process; from any thread, and raises nothing.
 
     Parameters
@@ -43,31 +65,33 @@ def observe(*, max_age: float = 2.0, timeout: float = 4.0, settings: Settings | 
         Seconds after which a child process that asks NVML is given up.
     settings
         Default: those of this process.
+    detail
+        What the child asks: "choice" (what choosing a GPU needs) or "full".
 
     Returns
     -------
     Snapshot
-        From the record with `source` "sampler", else from the child with what choosing a GPU needs.
+        From the record with `source` "sampler", else from the child.
     """
     try:
         settings = config.load() if settings is None else settings
     except ConfigError as error:
         return _off(DriverState("error", message=str(error)))
     fresh = record.latest(settings, max_age=max_age)
-    return fresh if fresh is not None else _ask_child(settings, timeout)
+    return fresh if fresh is not None else _ask_child(settings, timeout, detail)
 
 
 def answer() -> None:
     """What the child does: one snapshot as JSON on standard output, then an end that no thread delays."""
-    from gpulab.hardware.nvml import snapshot
+    from gpulab.hardware import nvml
 
-    found = snapshot(detail="choice", timeout=float(sys.argv[2]))
+    found = nvml.snapshot(detail=sys.argv[3], timeout=float(sys.argv[2]))
     sys.stdout.write("\n" + json.dumps(found.to_dict(), separators=(",", ":")))
     sys.stdout.flush()
     os._exit(0)
 
 
-def _ask_child(settings: Settings, timeout: float) -> Snapshot:
+def _ask_child(settings: Settings, timeout: float, detail: str) -> Snapshot:
     deadline = time.monotonic() + timeout
     if not _turn.acquire(timeout=timeout):
         return _off(states.unresponsive(timeout), settings)
@@ -75,7 +99,7 @@ def _ask_child(settings: Settings, timeout: float) -> Snapshot:
         _abandoned[:] = [child for child in _abandoned if child.poll() is None]
         if _abandoned:  # the driver still holds it: a second one would only join it
             return _off(states.unresponsive(timeout), settings)
-        output = _run_child(settings, deadline)
+        output = _run_child(settings, deadline, detail)
     except subprocess.TimeoutExpired:
         return _off(states.unresponsive(timeout), settings)
     except OSError as error:
@@ -94,13 +118,13 @@ def _read(output: bytes, settings: Settings) -> Snapshot:
         return _off(DriverState("error", message=reason), settings)
 
 
-def _run_child(settings: Settings, deadline: float) -> bytes:
+def _run_child(settings: Settings, deadline: float, detail: str) -> bytes:
     """The child's output. Raises OSError, or TimeoutExpired once the child is killed (perhaps not gone)."""
     left = max(0.1, deadline - time.monotonic())
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     child = subprocess.Popen(
         # -P: a json.py in the notebook's folder is not the child's business
-        [sys.executable, "-P", "-c", _CHILD, root, f"{max(left - _START_SECONDS, left / 2):.3f}"],
+        [sys.executable, "-P", "-c", _CHILD, root, f"{max(left - _START_SECONDS, left / 2):.3f}", detail],
         env=_environment(settings),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

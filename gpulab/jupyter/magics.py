@@ -58,7 +58,7 @@ class GpuMagics(Magics):
 
 def _split(line: str) -> list[str]:
     try:
-        return shlex.split(line)
+        return shlex.split(line, comments=True)
     except ValueError as error:
         raise UsageError(f"%gpu: {error}; close what was opened.") from None
 

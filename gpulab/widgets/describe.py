@@ -6,6 +6,7 @@ Pure functions. Nothing is escaped but in `as_html`: the front end puts text in 
 from __future__ import annotations
 
 import html
+import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -118,7 +119,7 @@ def _users(device: Device) -> list[str]:
 def _holder(lease: LeaseRecord, own: str | None) -> dict[str, Any]:
     return {
         "who": lease.user or (f"uid {lease.uid}" if lease.uid is not None else "another user"),
-        "notebook": lease.notebook,
+        "notebook": os.path.basename(lease.notebook) if lease.notebook else None,
         "since": lease.since or None,
         "share_bytes": lease.memory_bytes,
         "mine": lease.id == own,

@@ -118,7 +118,8 @@ def test_nine_of_eight_is_refused_with_what_is_possible() -> None:
 def test_when_all_are_taken_the_sentence_names_each_holder() -> None:
     ranked = rank(snapshot(device(0), device(1)), (lease("GPU-0"), lease("GPU-1", user="bob")), Request())
     with pytest.raises(
-        NoFreeGpuError, match=r"none of 2 is free \(GPU 0: leased by ann .*; GPU 1: leased by bob"
+        NoFreeGpuError,
+        match=r"none of 2 is free; .*, or wait \(GPU 0: leased by ann .*; GPU 1: leased by bob",
     ):
         choose(ranked, Request())
 

@@ -60,8 +60,8 @@ def test_without_a_gpu_the_figure_says_why_that_side_is_empty(record: dict[str, 
     plot = without_gpu(record).plot()
     labels = [line.get_label() for line in plot.axes[0].get_lines()]
     assert not [label for label in labels if "GPU" in label or "crossover" in label]
-    (note,) = plot.axes[0].texts
-    assert "GPU: not measured. There is no driver here" in note.get_text()
+    note = plot.get_supxlabel()
+    assert "GPU: not measured. There is no driver here" in note
     assert "There is no driver here" in plot.description
 
 
@@ -107,7 +107,7 @@ def test_a_result_with_nothing_measured_can_still_be_drawn(record: dict[str, Any
     assert pixels(Result.from_dict(record).plot()).size
     record["runs"] = []
     plot = Result.from_dict(record).plot()
-    assert "Nothing was measured" in plot.axes[0].texts[0].get_text()
+    assert "Nothing was measured" in plot.get_supxlabel()
 
 
 def test_one_size_alone_is_drawn_as_marks(record: dict[str, Any]) -> None:

@@ -72,15 +72,26 @@ def test_the_dbscan_plot_is_there_and_no_speedup_is_claimed_on_a_simulated_gpu(n
     assert "simulated GPUs cannot compute" in notebook.locator(".jp-Notebook").inner_text()
 
 
-def test_a_restart_keeps_the_gpu_and_a_shutdown_gives_it_back(notebook: Page, lab: Server) -> None:
+def restart(page: Page) -> None:
+    menu(page, "Kernel", re.compile("^Restart Kernel…"))
+    page.get_by_role("dialog").get_by_role("button", name="Confirm Kernel Restart").click()
+    expect(page.locator("#jp-main-statusbar")).to_contain_text(re.compile("Restarting|Connecting|Unknown"))
+    ready(page)
+
+
+def test_the_notebook_ends_with_its_gpu_given_back_and_a_restart_takes_the_same_one(
+    notebook: Page, lab: Server
+) -> None:
+    assert lab.place.leases() == []
+    restart(notebook)
+    (lease,) = lab.place.leases()
+    text = notebook.locator(".jp-Notebook").inner_text()
+    assert text.count(lease["gpus"][0]) >= 2  # what %gpu and `gpulab leases` said while it was held
+
+
+def test_a_restart_keeps_the_lease_and_a_shutdown_gives_it_back(notebook: Page, lab: Server) -> None:
     (before,) = lab.place.leases()
-    assert before["gpus"][0] in notebook.locator(".jp-Notebook").inner_text()
-    menu(notebook, "Kernel", re.compile("^Restart Kernel…"))
-    notebook.get_by_role("dialog").get_by_role("button", name="Confirm Kernel Restart").click()
-    expect(notebook.locator("#jp-main-statusbar")).to_contain_text(
-        re.compile("Restarting|Connecting|Unknown")
-    )
-    ready(notebook)
+    restart(notebook)
     (after,) = lab.place.leases()
     assert (after["gpus"], after["id"]) == (before["gpus"], before["id"])
     assert after["pid"] != before["pid"]

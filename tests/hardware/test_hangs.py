@@ -94,7 +94,7 @@ def test_a_child_forked_while_a_driver_hangs_is_not_stuck(machine: Machine) -> N
 
 def test_a_program_ends_while_a_driver_hangs(machine: Machine) -> None:
     machine(faults=[{"call": "nvmlDeviceGetName", "hang": True}])
-    program = "import gpulab; print(gpulab.snapshot(timeout=2).devices[0].state)"
+    program = "from gpulab.hardware import nvml; print(nvml.snapshot(timeout=2).devices[0].state)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
@@ -104,7 +104,8 @@ def test_a_program_ends_while_a_driver_hangs(machine: Machine) -> None:
 
 def test_looking_loads_no_heavy_package() -> None:
     heavy = "{'psutil', 'numpy', 'asyncio', 'dataclasses', 'sqlite3', 'json'}"
-    program = f"import sys, gpulab; gpulab.snapshot(); print(sorted({heavy} & set(sys.modules)))"
+    look = "import sys; from gpulab.hardware import nvml; nvml.snapshot()"
+    program = f"{look}; print(sorted({heavy} & set(sys.modules)))"
     env = {**os.environ, "GPULAB_SIMULATE": "8xh100"}
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip() == "[]"

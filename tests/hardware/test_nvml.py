@@ -67,7 +67,7 @@ def test_a_detail_that_does_not_exist_is_refused() -> None:
 
 def test_the_public_name_is_this_snapshot(machine: Machine) -> None:
     machine()
-    assert len(gpulab.snapshot().devices) == 1
+    assert len(gpulab.snapshot(max_age=0).devices) == 1
 
 
 def test_without_a_driver_the_reason_and_the_remedy_are_told() -> None:

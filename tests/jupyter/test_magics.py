@@ -121,6 +121,10 @@ def test_what_cannot_be_had_is_one_sentence_and_the_notebook_goes_on(session):
         assert shown.endswith("and on\n")
 
 
+def test_a_comment_after_the_magic_is_no_argument(session):
+    assert session.run("%gpu        # what have I got?") == session.run("%gpu")
+
+
 def test_help_lists_every_command(session):
     shown = session.run("%gpu help")
     for command in ("%gpu acquire", "%gpu release", "--memory SIZE", "--wait SECONDS"):
