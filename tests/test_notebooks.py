@@ -62,6 +62,13 @@ def test_its_code_calls_gpulab_instead_of_containing_it(notebook: NotebookNode) 
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+def test_it_opens_with_a_title_and_closes_by_giving_its_gpu_back(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook.cells[0].source.startswith("# ")
+    assert code_cells(notebook)[-1].source == "%gpu release"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
 def test_it_names_the_gpu_kernel(path: Path) -> None:
     kernelspec = nbformat.read(path, as_version=4).metadata.kernelspec
     assert (kernelspec.name, kernelspec.display_name) == ("gpulab", "Python 3 (GPU)")
@@ -82,25 +89,32 @@ def kernels(own_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
 
 
-def run(path: Path, kernel: str) -> str:
-    """Execute it as `jupyter execute` does, and return all text that it has put out. Raises at an error."""
+def run(path: Path, kernel: str) -> NotebookNode:
+    """Execute it as `jupyter execute` does. Raises at an error."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, kernel_name=kernel, timeout=100, resources={"metadata": {"path": str(path.parent)}}
     )
     client.execute()
-    texts = []
-    for cell in code_cells(notebook):
-        for output in cell.outputs:
-            texts.append(output.get("text") or str(output.get("data", {}).get("text/plain", "")))
-    return "\n".join(texts)
+    return notebook
+
+
+def shown(notebook: NotebookNode, kind: str) -> list[str]:
+    """What its outputs have of one MIME type; printed text counts as plain."""
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    printed = [output.text for output in outputs if "text" in output and kind == "text/plain"]
+    return printed + [str(output.data[kind]) for output in outputs if kind in output.get("data", {})]
+
+
+def text_of(notebook: NotebookNode) -> str:
+    return "\n".join(shown(notebook, "text/plain"))
 
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
 def test_it_runs_with_a_gpu_of_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPULAB_SIMULATE", "8xh100")
-    text = run(path, "gpulab")
+    text = text_of(run(path, "gpulab"))
     assert "H100 80GB HBM3 (simulated)" in text
     assert "is yours" in text
 
@@ -111,4 +125,9 @@ def test_it_runs_on_the_plain_kernel_of_a_machine_without_gpus(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "is yours" not in run(path, "python3")
+    notebook = run(path, "python3")
+    assert "is yours" not in text_of(notebook)
+    assert "speedup of" not in text_of(notebook)
+    pictures = shown(notebook, "image/png")
+    assert len(pictures) == {"00_start_here": 1, "01_dbscan": 2}[names(path)]
+    assert any("not measured" in table for table in shown(notebook, "text/html"))

@@ -52,7 +52,7 @@ def test_a_process_below_the_holder_is_matched_to_its_lease(
     machine: dict[str, object] = {"devices": [{"profile": "h100", "count": 1}]}
     scenario.write_text(json.dumps(machine))
     monkeypatch.setenv("GPULAB_SIMULATE", str(scenario))
-    code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); input()"
+    code = "import subprocess as s; p = s.Popen(['sleep', '60']); print(p.pid, flush=True); input(); p.kill()"
     parent = start("run", "--", sys.executable, "-c", code)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
@@ -133,16 +133,6 @@ def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not so within {seconds} s"
         time.sleep(0.1)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """The system's Chromium, or the one that Playwright has downloaded."""
-    found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=next(found, None), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

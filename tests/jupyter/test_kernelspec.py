@@ -87,7 +87,8 @@ def test_installing_again_replaces_and_removing_removes(place, command):
         command("remove")
 
 
-def test_the_list_says_so_where_there_is_none(command, place):
+def test_the_list_says_so_where_there_is_none(command, place, monkeypatch):
+    monkeypatch.setattr("jupyter_core.paths.ENV_JUPYTER_PATH", [])  # this environment may have its own
     (place.share / "kernels" / "gpu" / "kernel.json").unlink()
     assert "`gpulab kernel install` writes one" in command("list")
 

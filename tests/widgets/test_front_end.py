@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 import gpulab
 from gpulab.widgets.window import Row, pack
@@ -50,13 +50,11 @@ async ({esm, traits, window: packed}) => {
 
 
 @pytest.fixture(scope="module")
-def browser_page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page()
-        page.clock.install(time=NOON)
-        yield page
-        browser.close()
+def browser_page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    page.clock.install(time=NOON)
+    yield page
+    page.close()
 
 
 @pytest.fixture

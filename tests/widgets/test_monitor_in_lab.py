@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from gpulab.telemetry import sampler
 
@@ -43,18 +43,16 @@ def requests() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def page(lab: Lab, requests: list[str]) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.set_default_timeout(60_000)
-        expect.set_options(timeout=20_000)
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(f"{lab.url}lab/tree/monitor.ipynb?token={TOKEN}&reset")
-        page.wait_for_function("window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel")
-        run(page, 0)
-        yield page
-        browser.close()
+def page(lab: Lab, browser: Browser, requests: list[str]) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(60_000)
+    expect.set_options(timeout=20_000)
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"{lab.url}lab/tree/monitor.ipynb?token={TOKEN}&reset")
+    page.wait_for_function("window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel")
+    run(page, 0)
+    yield page
+    page.close()
 
 
 def run(page: Page, cell: int) -> None:
