@@ -26,13 +26,16 @@ bench: $(VENV)/ready-test
 
 # Made anew only when the front end or what is installed has changed.
 $(VENV)/ready: $(SOURCES) | $(VENV)/bin/python
+	@echo 'Setting up gpulab in $(VENV); the first time takes a minute or two.'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	$(BIN)/gpulab kernel install --sys-prefix
 	touch $@
 
-$(VENV)/ready-test: $(VENV)/ready
+$(VENV)/ready-test: $(SOURCES) | $(VENV)/bin/python
+	@echo 'Setting up gpulab and its tests in $(VENV); the first time takes a minute or two.'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@
+	$(BIN)/gpulab kernel install --sys-prefix
+	touch $(VENV)/ready $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gpulab needs Python 3.11 or newer: make PYTHON=python3.12")'
