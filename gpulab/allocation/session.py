@@ -135,8 +135,8 @@ def acquire(
         _refuse_second_start()
         lease = wait_for_grant(request, settings, lambda: observe(settings=settings), seconds)
         _note(lease, settings)
-        _set_current(lease)
         config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
+        _set_current(lease)
     return lease
 
 

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from jupyter_client.provisioning import KernelProvisionerFactory
 
 from gpulab.commands.kernel import add_arguments, run
 from gpulab.errors import GpulabError, RequestError
@@ -191,6 +192,7 @@ def test_kernels_that_another_provisioner_starts_are_refused(place, command, mon
     entry = "remote-provisioner = jupyter_client.provisioning:LocalProvisioner"
     (metadata / "entry_points.txt").write_text(f"[jupyter_client.kernel_provisioners]\n{entry}\n")
     monkeypatch.syspath_prepend(str(place.root / "elsewhere"))
+    KernelProvisionerFactory.clear_instance()  # from Python 3.12 on it finds only what was there at its start
     file = place.share / "kernels" / "gpu" / "kernel.json"
     file.write_text(file.read_text().replace("gpulab-provisioner", "remote-provisioner"))
     with pytest.raises(
