@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import gpulab
 from gpulab.errors import GpulabError
@@ -34,19 +34,63 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code (see the contract in README.md)."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line and return its exit code (see the contract in README.md).
+
+    Without `arguments` those of this process, which then ends here if a call into the driver hangs.
+    """
+    code = _guarded_run(list(sys.argv[1:] if arguments is None else arguments))
+    if arguments is None and _driver_hangs():
+        _flush_or_drop(sys.stderr)
+        os._exit(code)  # the interpreter's own end may wait for locks that the hung thread keeps
+    return code
+
+
+def _guarded_run(words: list[str]) -> int:
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, so that a reader who has gone or a full disk is told of below
     except GpulabError as error:
-        print(f"gpulab: {error}", file=sys.stderr)
-        return error.exit_code
+        code = error.exit_code
+        _say(str(error))
     except KeyboardInterrupt:
-        return 130
+        code = 130
     except BrokenPipeError:
-        # The reader has gone (`gpulab status | head -1`); keep the interpreter from saying so at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        code = 141
+    except Exception as error:  # noqa: BLE001 - the rim: people get one line and a code, never a traceback
+        code = GpulabError.exit_code
+        _say(_unexpected(error))
+    _flush_or_drop(sys.stdout)
+    return code
+
+
+def _say(message: str) -> None:
+    print(f"gpulab: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _unexpected(error: Exception) -> str:
+    """One line that is worth a report: what broke, and where in the code."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if f"{os.sep}gpulab{os.sep}" in frame.filename] or frames
+    where = f" ({os.path.basename(ours[-1].filename)}:{ours[-1].lineno})" if ours else ""
+    blame = "see what the system lacks" if isinstance(error, OSError) else "please report this line"
+    return f"{type(error).__name__}: {error}{where}; gpulab did not expect that, {blame}."
+
+
+def _flush_or_drop(stream: TextIO | None) -> None:
+    """Write what is left; if nobody takes it, keep the interpreter from saying so at its end."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _driver_hangs() -> bool:
+    nvml = sys.modules.get("gpulab.hardware.nvml")  # not imported: then nobody has called the driver
+    return nvml is not None and bool(nvml.is_hanging())
 
 
 def _dispatch(words: list[str]) -> int:
@@ -58,7 +102,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     name = words[0] if words and not words[0].startswith("-") else "status"
     if name not in COMMANDS:
-        print(f"gpulab: there is no command {name!r}; `gpulab --help` lists them.", file=sys.stderr)
+        _say(f"there is no command {name!r}; `gpulab --help` lists them.")
         return 64
     module = importlib.import_module(f"gpulab.commands.{name}")
     parser = _Parser(prog=f"gpulab {name}", description=f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from gpulab.errors import RequestError
@@ -34,7 +35,10 @@ def _parse(text: str, factors: dict[str, float] | dict[str, int], example: str, 
     factor = factors.get(unit.lower()) if match else None
     if match is None or factor is None:
         raise RequestError(f"{text!r} is not {what}; write for example {example}.")
-    return float(match.group(1)) * factor
+    number = float(match.group(1)) * factor
+    if not math.isfinite(number):
+        raise RequestError(f"{text!r} is too large for {what}; write for example {example}.")
+    return number
 
 
 def parse_bytes(value: int | str) -> int:
@@ -42,18 +46,19 @@ def parse_bytes(value: int | str) -> int:
 
     Raises RequestError for anything else, and for a size that is not positive.
     """
-    size = int(_parse(value, _BYTES, "8GiB", "a size")) if isinstance(value, str) else int(value)
-    if size <= 0:
-        raise RequestError(f"A size must be positive, not {value!r}; write for example 8GiB.")
-    return size
+    size = _parse(value, _BYTES, "8GiB", "a size") if isinstance(value, str) else value
+    if not 1 <= size < math.inf:
+        raise RequestError(f"A size must be positive and finite, not {value!r}; write for example 8GiB.")
+    return int(size)
 
 
 def parse_duration(value: float | str) -> float:
     """Read a duration in seconds: `90`, `90s`, `15m`, `1h`, `2d`. Raises RequestError."""
     if isinstance(value, str):
         return _parse(value, _SECONDS, "90s or 15m", "a duration")
-    if value < 0:
-        raise RequestError(f"A duration cannot be negative, as {value!r} is; write for example 90s.")
+    if not 0 <= value < math.inf:
+        wrong = "negative" if value < 0 else "without an end"
+        raise RequestError(f"A duration cannot be {wrong}, as {value!r} is; write for example 90s.")
     return float(value)
 
 

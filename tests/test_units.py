@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gpulab.errors import RequestError
@@ -28,7 +30,10 @@ def test_sizes_are_read_as_written(text: int | str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["8Gigs", "", "GiB", "-1GiB", "8 G i B", "0", "0.2", "1e", "eight", 0, -5])
+@pytest.mark.parametrize(
+    "text",
+    ["8Gigs", "", "GiB", "-1GiB", "8 G i B", "0", "0.2", "1e", "eight", 0, -5, "1e400", math.inf, math.nan],
+)
 def test_a_size_that_is_none_is_refused_with_an_example(text: int | str) -> None:
     with pytest.raises(RequestError, match="8GiB") as caught:
         parse_bytes(text)
@@ -52,7 +57,7 @@ def test_durations_are_read_as_written(text: str | int, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["soon", "1y", "", "-3s", -3])
+@pytest.mark.parametrize("text", ["soon", "1y", "", "-3s", -3, "1e400h", math.inf, math.nan])
 def test_a_duration_that_is_none_is_refused_with_an_example(text: str | int) -> None:
     with pytest.raises(RequestError, match="90s"):
         parse_duration(text)

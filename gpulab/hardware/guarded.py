@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,9 @@ __all__ = ["Guarded"]
 class Guarded:
     """`work` running in another thread from now on.
 
-    Threads of the lowest kind: the interpreter does not wait for them at its end, and eight of them
-    cost less than the import of `threading`.
+    Threads of the lowest kind: the interpreter does not wait for them at its end. `threading` must be
+    imported before the first of them, because before Python 3.13 it takes the thread that imports it
+    (through pynvml it would be one of these) for the main thread, which the interpreter waits for.
     """
 
     def __init__(self, work: Callable[[], Any]) -> None:
@@ -22,7 +24,7 @@ class Guarded:
         self.error: Exception | None = None
         self._started = time.monotonic()
         self._work = work
-        self._running = allocate_lock()
+        self._running = threading.Lock()
         self._running.acquire()
         try:
             start_new_thread(self._run, ())

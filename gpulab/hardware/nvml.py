@@ -26,7 +26,7 @@ from gpulab.hardware.owners import sees_host_processes
 from gpulab.hardware.reading import Reading
 from gpulab.hardware.states import NvmlError
 
-__all__ = ["shutdown", "snapshot"]
+__all__ = ["is_hanging", "shutdown", "snapshot"]
 
 _RETRY_SECONDS = 1.0
 _SHUTDOWN_SECONDS = 2.0
@@ -76,6 +76,11 @@ def shutdown() -> None:
     _door.close()
 
 
+def is_hanging() -> bool:
+    """Whether a call into the driver has not returned yet, so that this process had better end at once."""
+    return _door.is_hanging()
+
+
 def _snapshot(settings: Settings, state: DriverState, devices: tuple[Device, ...] = ()) -> Snapshot:
     return Snapshot(time.time(), state, devices, simulated=settings.simulate is not None)
 
@@ -94,6 +99,7 @@ class _Door:
         self._failed_at = -math.inf
         self._stale = False
         self._opening: Guarded | None = None
+        self._closing: Guarded | None = None
         self._asked: dict[int, Guarded] = {}
         self._known: dict[int, tuple[Device, ...]] = {}
 
@@ -115,8 +121,14 @@ class _Door:
         """End NVML, unless one of its calls hangs: that would crash the process."""
         with self.lock:
             if self._opening is None or self._opening.is_done():
-                Guarded(self._stop).wait(time.monotonic() + _SHUTDOWN_SECONDS)
+                self._closing = Guarded(self._stop)
+                self._closing.wait(time.monotonic() + _SHUTDOWN_SECONDS)
             self._state, self._failed_at = None, -math.inf
+
+    def is_hanging(self) -> bool:
+        """Whether a thread of this door still waits for the driver; asks without the lock."""
+        calls = (self._opening, self._closing, *list(self._asked.values()))
+        return any(call is not None and not call.is_done() for call in calls)
 
     def _open(self) -> int:
         """Start NVML if it is not running, and count the GPUs; the state says how it went."""

@@ -9,6 +9,8 @@ import threading
 import time
 from collections import Counter
 
+import pytest
+
 from gpulab.hardware import nvml
 
 from .conftest import Machine, eventually
@@ -92,14 +94,28 @@ def test_a_child_forked_while_a_driver_hangs_is_not_stuck(machine: Machine) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_program_ends_while_a_driver_hangs(machine: Machine) -> None:
-    machine(faults=[{"call": "nvmlDeviceGetName", "hang": True}])
-    program = "from gpulab.hardware import nvml; print(nvml.snapshot(timeout=2).devices[0].state)"
+@pytest.mark.parametrize("call", ["nvmlInit*", "nvmlDeviceGetName"])
+def test_a_program_ends_while_a_driver_hangs(machine: Machine, call: str) -> None:
+    machine(faults=[{"call": call, "hang": True}])
+    program = (
+        "from gpulab.hardware import nvml; found = nvml.snapshot(timeout=2); "
+        "print(found.driver.state, *(device.state for device in found.devices), nvml.is_hanging())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "unresponsive"
+    assert done.stdout.split() == (["unresponsive"] if call == "nvmlInit*" else ["ok", "unresponsive"]) + [
+        "True"
+    ]
     assert done.stderr == ""
+
+
+def test_nothing_hangs_once_every_call_has_returned(machine: Machine) -> None:
+    file = machine(faults=[{"call": "nvmlInit*", "hang": True}])
+    look(timeout=0.2)
+    assert nvml.is_hanging()
+    file.write()
+    assert eventually(lambda: not nvml.is_hanging())
 
 
 def test_looking_loads_no_heavy_package() -> None:
