@@ -22,7 +22,7 @@ __all__ = [
     "host_name",
     "inherited",
     "load",
-    "remember_mask",
+    "masked",
     "without_lease",
 ]
 
@@ -41,7 +41,7 @@ LEASE_VARIABLES = (
 """What tells a process of its own lease, or why it has none, beside CUDA's variables."""
 
 _OUTER_MASK = "GPULAB_OUTER_MASK"
-_NO_MASK = "all"
+_WITHIN = ">"
 
 
 class Settings(NamedTuple):
@@ -92,27 +92,34 @@ class Settings(NamedTuple):
 def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings of this process. Raises ConfigError with the name of what is wrong."""
     env = os.environ if environ is None else environ
-    admin = _read_toml(ADMIN_FILE, must_exist=False)
+    admin = _read_toml(ADMIN_FILE, ("drained",), must_exist=False)
     user = _read_toml(
         env.get("GPULAB_CONFIG") or os.path.join(_config_home(env), "gpulab", "config.toml"),
+        ("data_dir", "lease_dir", "on_full", "policy", "prometheus_url", "simulate"),
         must_exist="GPULAB_CONFIG" in env,
     )
 
-    def choice(key: str, allowed: tuple[str, ...], default: str) -> str:
-        value = env.get(f"GPULAB_{key.upper()}") or user.get(key) or default
+    def text(key: str) -> str | None:
+        value = env.get(f"GPULAB_{key.upper()}") or user.get(key)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{key} is {value!r}; it must be a text in quotes.")
+        return value or None
+
+    def choice(key: str, allowed: tuple[str, ...]) -> str:
+        value = text(key) or allowed[0]
         if value not in allowed:
             raise ConfigError(f"{key} is {value!r}; it must be one of {', '.join(allowed)}.")
-        return str(value)
+        return value
 
     fd, limit = env.get("GPULAB_LEASE_FD", ""), env.get("GPULAB_MEMORY_LIMIT", "")
     return Settings(
-        lease_dir=env.get("GPULAB_LEASE_DIR") or None,
-        data_dir=env.get("GPULAB_DATA_DIR") or user.get("data_dir") or _state_home(env),
-        simulate=_scenario(env.get("GPULAB_SIMULATE", "")),
-        prometheus_url=env.get("GPULAB_PROMETHEUS_URL") or user.get("prometheus_url"),
-        policy=choice("policy", POLICIES, "idlest"),
-        on_full=choice("on_full", ON_FULL, "cpu"),
-        drained=tuple(admin.get("drained", ())),
+        lease_dir=text("lease_dir"),
+        data_dir=text("data_dir") or _state_home(env),
+        simulate=_scenario(text("simulate") or ""),
+        prometheus_url=text("prometheus_url"),
+        policy=choice("policy", POLICIES),
+        on_full=choice("on_full", ON_FULL),
+        drained=_uuids(admin.get("drained", [])),
         visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
         outer_devices=_outer_mask(env),
         device_order=env.get("CUDA_DEVICE_ORDER"),
@@ -157,14 +164,22 @@ def without_lease(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name: env[name] for name in env if name not in (*LEASE_VARIABLES, "GPULAB_KERNEL_ID")}
 
 
-def remember_mask(settings: Settings) -> dict[str, str]:
-    """The variable by which a process that gpulab has masked still knows the mask from outside."""
-    return {_OUTER_MASK: _NO_MASK if settings.outer_devices is None else settings.outer_devices}
+def masked(devices: str, settings: Settings) -> dict[str, str]:
+    """The variables that show a process only `devices`, and still tell it the mask from outside."""
+    outer = "" if settings.outer_devices is None else f"{_WITHIN}{settings.outer_devices}"
+    return {"CUDA_VISIBLE_DEVICES": devices, _OUTER_MASK: f"{devices}{outer}"}
 
 
 def _outer_mask(env: Mapping[str, str]) -> str | None:
-    mask = env.get(_OUTER_MASK, env.get("CUDA_VISIBLE_DEVICES"))
-    return None if mask == _NO_MASK else mask
+    """What bounds the choice: the mask in force, unless it is gpulab's own; then the one outside of that.
+
+    A mask that was set since (by Slurm, in a script) is in force and not gpulab's, so it bounds.
+    """
+    mask = env.get("CUDA_VISIBLE_DEVICES")
+    own, within, outer = env.get(_OUTER_MASK, "").partition(_WITHIN)
+    if _OUTER_MASK not in env or mask != own:
+        return mask
+    return outer if within else None
 
 
 def _scenario(text: str) -> str | None:
@@ -172,18 +187,40 @@ def _scenario(text: str) -> str | None:
     return os.path.abspath(text) if os.path.exists(text) else text or None
 
 
-def _read_toml(path: str, *, must_exist: bool) -> dict[str, Any]:
-    if not os.path.exists(path):
+def _uuids(entries: object) -> tuple[str, ...]:
+    """The administrator's list, to the letter: a rule that is misunderstood must not be passed over."""
+    if isinstance(entries, list) and all(
+        isinstance(entry, str) and entry.upper().startswith(("GPU-", "MIG-")) and len(entry) > len("GPU-")
+        for entry in entries
+    ):
+        return tuple(entries)
+    raise ConfigError(
+        f'drained in {ADMIN_FILE} is {entries!r}; write a list of UUIDs, such as drained = ["GPU-1a2b3c4d"].'
+    )
+
+
+def _read_toml(path: str, keys: tuple[str, ...], *, must_exist: bool) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except (FileNotFoundError, NotADirectoryError):
         if must_exist:
-            raise ConfigError(f"GPULAB_CONFIG names {path}, which does not exist; correct or unset it.")
+            raise ConfigError(
+                f"GPULAB_CONFIG names {path}, which does not exist; correct or unset it."
+            ) from None
         return {}
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); make it readable.") from error
     import tomllib  # only where there is a file: most machines have none
 
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); correct that file.") from error
+        found = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be understood ({error}); correct that file.") from error
+    unknown = sorted(set(found).difference(keys))
+    if unknown:
+        raise ConfigError(f"{path} has a key {unknown[0]!r}; there are {', '.join(keys)}.")
+    return found
 
 
 def _home(env: Mapping[str, str]) -> str:

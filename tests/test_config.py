@@ -63,7 +63,7 @@ def test_a_file_that_is_named_must_exist_and_be_toml(tmp_path: Path) -> None:
         load(tmp_path, GPULAB_CONFIG=str(tmp_path / "nowhere.toml"))
     broken = tmp_path / "broken.toml"
     broken.write_text("on_full = \n")
-    with pytest.raises(ConfigError, match=r"broken\.toml cannot be read"):
+    with pytest.raises(ConfigError, match=r"broken\.toml cannot be understood"):
         load(tmp_path, GPULAB_CONFIG=str(broken))
 
 
@@ -80,13 +80,23 @@ def test_each_machine_and_each_simulated_one_has_its_own_data(tmp_path: Path) ->
     assert "simulated" not in os.path.basename(real)
 
 
+def masking(settings: config.Settings) -> dict[str, str]:
+    return config.masked("GPU-x", settings)
+
+
 def test_a_mask_from_outside_is_remembered_through_our_own(tmp_path: Path) -> None:
     outside = load(tmp_path, CUDA_VISIBLE_DEVICES="2,3")
     assert outside.outer_devices == "2,3"
-    inside = load(tmp_path, CUDA_VISIBLE_DEVICES="GPU-x", **config.remember_mask(outside))
+    inside = load(tmp_path, **masking(outside))
     assert (inside.visible_devices, inside.outer_devices) == ("GPU-x", "2,3")
-    free = load(tmp_path, CUDA_VISIBLE_DEVICES="GPU-x", **config.remember_mask(load(tmp_path)))
+    free = load(tmp_path, **masking(load(tmp_path)))
     assert free.outer_devices is None
+
+
+@pytest.mark.parametrize("later", ["5", "", "all"])
+def test_a_mask_that_is_set_inside_of_ours_bounds_too(tmp_path: Path, later: str) -> None:
+    inside = {**masking(load(tmp_path)), "CUDA_VISIBLE_DEVICES": later}
+    assert load(tmp_path, **inside).outer_devices == later
 
 
 def test_what_is_exported_is_seen_by_children_and_none_removes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,3 +116,37 @@ def test_a_child_without_our_lease_keeps_the_rest(tmp_path: Path) -> None:
         "GPULAB_SIMULATE": "1xt4",
     }
     assert config.without_lease(env) == {"PATH": "/bin", "GPULAB_SIMULATE": "1xt4"}
+
+
+@pytest.mark.parametrize("value", ['"GPU-1a2b"', "0", "[0]", '[["GPU-1a2b"]]', '["H100"]', '["GPU-"]'])
+def test_an_administrators_rule_that_is_misunderstood_is_an_error_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f"drained = {value}\n")
+    monkeypatch.setattr(config, "ADMIN_FILE", str(rules))
+    with pytest.raises(ConfigError, match="write a list of UUIDs"):
+        load(tmp_path)
+
+
+def test_an_administrators_file_that_cannot_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rules.toml").mkdir()
+    monkeypatch.setattr(config, "ADMIN_FILE", str(tmp_path / "rules.toml"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_a_key_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('polcy = "idlest"\n')
+    with pytest.raises(ConfigError, match="has a key 'polcy'; there are data_dir, lease_dir"):
+        load(tmp_path, GPULAB_CONFIG=str(file))
+
+
+def test_every_key_of_the_users_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('lease_dir = "/l"\nsimulate = "2xt4"\ndata_dir = "/d"\non_full = "error"\n')
+    found = load(tmp_path, GPULAB_CONFIG=str(file))
+    assert (found.lease_dir, found.simulate, found.data_dir, found.on_full) == ("/l", "2xt4", "/d", "error")

@@ -14,7 +14,6 @@ from gpulab.errors import LeaseDirectoryError
 __all__ = ["LeaseDirectory", "account_name", "find", "set_up_host"]
 
 _GUARD = "guard"
-_MAX_NAMES = 100_000
 
 
 class LeaseDirectory(NamedTuple):
@@ -25,15 +24,9 @@ class LeaseDirectory(NamedTuple):
     """host: all accounts of this machine see these leases; account: only this one does"""
 
     def names(self, prefix: str) -> list[str]:
-        """The file names that begin with `prefix`, in a bounded number."""
+        """The file names that begin with `prefix`."""
         with os.scandir(self.path) as entries:
-            found = []
-            for entry in entries:
-                if entry.name.startswith(prefix):
-                    found.append(entry.name)
-                if len(found) >= _MAX_NAMES:
-                    break
-        return found
+            return [entry.name for entry in entries if entry.name.startswith(prefix)]
 
     def open_guard(self) -> int:
         """Open the guard file, which in an account's directory is made at its first use.

@@ -14,47 +14,25 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
-from gpulab.allocation.directory import LeaseDirectory, account_name, find
+from gpulab.allocation.directory import LeaseDirectory, find
+from gpulab.allocation.holders import is_alive, keeper
+from gpulab.allocation.records import LEASE_NAME, MAX_FILE_BYTES, LeaseRecord, decode, encode
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, LeaseDirectoryError, LeaseError
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["HeldLease", "LeaseRecord", "guard", "live", "live_leases", "sweep", "take"]
+__all__ = ["HeldLease", "LeaseRecord", "guard", "live", "live_leases", "passed_over", "sweep", "take"]
 
-MAX_FILE_BYTES = 4096
 MAX_FILES_PER_OWNER = 256
+"""A bound for each owner: one for all would let a flood of files hide the leases of others."""
 GUARD_TIMEOUT = 5.0
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK if sys.platform != "win32" else 0
 
-
 _held_here: "weakref.WeakSet[HeldLease]" = weakref.WeakSet()
-
-
-class LeaseRecord(NamedTuple):
-    """What everybody may know of a lease; `kernel_id` and `notebook` only of one's own."""
-
-    id: str
-    gpus: tuple[str, ...]
-    mode: str = "exclusive"
-    """exclusive or shared"""
-    memory_bytes: int | None = None
-    priority: str = "normal"
-    uid: int | None = None
-    user: str | None = None
-    pid: int | None = None
-    """The holder in its own namespace; None if that is not ours."""
-    since: float = 0.0
-    """Seconds since the epoch."""
-    container: bool = False
-    """Whether the holder lives in another process namespace."""
-    state: str = "active"
-    kernel_id: str | None = None
-    notebook: str | None = None
 
 
 class HeldLease:
@@ -71,22 +49,40 @@ class HeldLease:
         return os.path.join(self.directory.path, _lease_name(self.id))
 
     def is_held(self) -> bool:
-        """Whether nobody who shares the descriptor has given the lease up."""
+        """Whether nobody who shares the descriptor has given the lease up: then its name is gone."""
         try:
-            return self.fd >= 0 and os.fstat(self.fd).st_nlink > 0
+            return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.stat(self.path))
         except OSError:
             return False
 
-    def describe(self, **changes: Any) -> None:
-        """Change what the lease says of itself, for example the pid once the kernel runs."""
-        record = json.loads(os.pread(self.fd, MAX_FILE_BYTES, 0))
-        _write(self.fd, {**record, **changes})
+    def describe(self, *, pid: int) -> None:
+        """Name the process that holds it from now on. Raises OSError, ValueError."""
+        record = decode(os.pread(self.fd, MAX_FILE_BYTES, 0), self.id, os.getuid())
+        if record is None:
+            raise ValueError("the lease's own text cannot be read")
+        content = encode(
+            self.id,
+            gpus=record.gpus,
+            mode=record.mode,
+            memory_bytes=record.memory_bytes,
+            priority=record.priority,
+            pid=pid,
+            since=record.since,
+        )
+        os.pwrite(self.fd, content, 0)
 
     def annotate(self, *, kernel_id: str | None, notebook: str | None) -> None:
-        """Note beside the lease what only its owner may read."""
+        """Note beside the lease what only its owner may read. Raises OSError."""
         path = os.path.join(self.directory.path, _note_name(self.id))
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN, 0o600)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
+        except FileExistsError:
+            fd = os.open(path, os.O_WRONLY | _OPEN)
         with os.fdopen(fd, "w") as file:
+            status = os.fstat(fd)
+            if status.st_uid != os.getuid() or status.st_mode & 0o077 or status.st_nlink != 1:
+                raise PermissionError(f"{path} is not this account's own")  # somebody waits to read it
+            file.truncate()
             json.dump({"kernel_id": kernel_id, "notebook": notebook}, file)
 
     def give_up(self) -> None:
@@ -129,22 +125,33 @@ def guard(directory: LeaseDirectory, timeout: float = GUARD_TIMEOUT) -> Iterator
 
 def live(directory: LeaseDirectory) -> tuple[LeaseRecord, ...]:
     """Every lease that is held now, oldest first. Content that is not a lease is passed over."""
-    records = []
+    found = (record for _, record in _examined(directory) if record is not None)
+    return tuple(sorted(found, key=lambda record: (record.since, record.id)))
+
+
+def passed_over(directory: LeaseDirectory) -> int:
+    """How many names of the directory look like leases in use and are not: for `gpulab doctor`."""
+    return sum(record is None for _, record in _examined(directory))
+
+
+def _examined(directory: LeaseDirectory) -> Iterator[tuple[str, LeaseRecord | None]]:
+    """Each name of a locked or odd file with its lease, or None if it is none."""
     seen: dict[int, int] = {}
     for name in directory.names("lease-"):
-        fd = _open_lease(directory, name)
-        if fd is None:
+        match = LEASE_NAME.fullmatch(name)
+        fd = _open_lease(directory, name) if match else None
+        if match is None or fd is None:
+            if match is None or os.path.lexists(os.path.join(directory.path, name)):
+                yield name, None
             continue
         try:
-            status = os.fstat(fd)
-            seen[status.st_uid] = seen.get(status.st_uid, 0) + 1
-            if seen[status.st_uid] <= MAX_FILES_PER_OWNER and _is_locked(fd):
-                record = _read(fd, name, status.st_uid)
-                if record is not None:
-                    records.append(_with_note(directory, record))
+            uid = os.fstat(fd).st_uid
+            seen[uid] = seen.get(uid, 0) + 1
+            if seen[uid] <= MAX_FILES_PER_OWNER and _is_locked(fd):
+                record = decode(os.pread(fd, MAX_FILE_BYTES, 0), match.group(1), uid)
+                yield name, None if record is None else _with_note(directory, record)
         finally:
             os.close(fd)
-    return tuple(sorted(records, key=lambda record: (record.since, record.id)))
 
 
 def live_leases(settings: Settings) -> tuple[LeaseRecord, ...]:
@@ -171,12 +178,22 @@ def take(
         try:
             os.fchmod(fd, 0o644)  # whatever the umask: others must be able to test the lock
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            described = {"gpus": list(gpus), "mode": mode, "memory_bytes": memory_bytes, "priority": priority}
-            _write(fd, {"version": 1, **described, **_holder(os.getpid()), "since": time.time()})
+            content = encode(
+                lease_id,
+                gpus=gpus,
+                mode=mode,
+                memory_bytes=memory_bytes,
+                priority=priority,
+                pid=os.getpid(),
+                since=time.time(),
+            )
+            os.pwrite(fd, content, 0)
             os.rename(temporary, os.path.join(directory.path, _lease_name(lease_id)))
         except BaseException:
             os.close(fd)
             raise
+    except ValueError as error:
+        raise LeaseError(f"The lease could not be written: {error}; ask for fewer.") from error
     except OSError as error:
         raise LeaseError(
             f"The lease could not be written in {directory.path} ({error.strerror}); "
@@ -187,16 +204,30 @@ def take(
 
 def sweep(directory: LeaseDirectory) -> None:
     """Remove this account's dead files. Call it under `guard`."""
-    mine = os.getuid()
     for name in directory.names("lease-") + directory.names(".new-"):
         fd = _open_lease(directory, name)
         if fd is None:
             continue
         try:
-            if os.fstat(fd).st_uid == mine and not _is_locked(fd):
+            if os.fstat(fd).st_uid == os.getuid() and not _is_kept(directory, fd, name):
                 _remove(directory, name.rpartition("-")[2], name)
         finally:
             os.close(fd)
+    for name in directory.names("note-"):
+        lease_id = name.removeprefix("note-")
+        if not os.path.lexists(os.path.join(directory.path, _lease_name(lease_id))):
+            _remove(directory, lease_id)  # where it is another's, the sticky bit keeps it
+
+
+def _is_kept(directory: LeaseDirectory, fd: int, name: str) -> bool:
+    """Whether a process of this account keeps it; another account's lock on our dead file does not."""
+    if not _is_locked(fd):
+        return False
+    match = LEASE_NAME.fullmatch(name)
+    record = decode(os.pread(fd, MAX_FILE_BYTES, 0), match.group(1), os.getuid()) if match else None
+    if record is None or is_alive(record) is not False:
+        return True
+    return keeper(record, os.path.join(directory.path, name)) is not None
 
 
 def _lease_name(lease_id: str) -> str:
@@ -207,23 +238,6 @@ def _note_name(lease_id: str) -> str:
     return f"note-{lease_id}"
 
 
-def _holder(pid: int) -> dict[str, Any]:
-    return {"pid": pid, "pid_namespace": pid_namespace()}
-
-
-def pid_namespace() -> int | None:
-    """What tells apart two containers' process numbers."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
-
-
-def _write(fd: int, record: dict[str, Any]) -> None:
-    # Padded to one size, so that a reader never sees the tail of a longer, earlier text.
-    os.pwrite(fd, json.dumps(record, separators=(",", ":")).encode().ljust(1024), 0)
-
-
 def _open_lease(directory: LeaseDirectory, name: str) -> int | None:
     """Open a lease to look at it; None if it is gone, a link, or anything but a plain small file."""
     try:
@@ -231,7 +245,7 @@ def _open_lease(directory: LeaseDirectory, name: str) -> int | None:
     except OSError:
         return None
     status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size <= MAX_FILE_BYTES:
+    if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES:
         return fd
     os.close(fd)
     return None
@@ -246,38 +260,6 @@ def _is_locked(fd: int) -> bool:
     return False
 
 
-def _read(fd: int, name: str, uid: int) -> LeaseRecord | None:
-    try:
-        content = json.loads(os.pread(fd, MAX_FILE_BYTES, 0))
-        gpus = tuple(content["gpus"])
-        memory, pid = content["memory_bytes"], content["pid"]
-        container = content["pid_namespace"] != pid_namespace()
-        well_formed = (
-            all(isinstance(gpu, str) and len(gpu) < 100 for gpu in gpus)
-            and content["mode"] in ("exclusive", "shared")
-            and content["priority"] in ("low", "normal", "high")
-            and isinstance(pid, int)
-            and (memory is None or (isinstance(memory, int) and memory > 0))
-        )
-        since = float(content["since"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return None
-    if not well_formed:
-        return None
-    return LeaseRecord(
-        id=name.removeprefix("lease-"),
-        gpus=gpus,
-        mode=content["mode"],
-        memory_bytes=memory,
-        priority=content["priority"],
-        uid=uid,  # the file's owner, whatever the text says
-        user=account_name(uid),
-        pid=None if container else pid,
-        since=since,
-        container=container,
-    )
-
-
 def _with_note(directory: LeaseDirectory, record: LeaseRecord) -> LeaseRecord:
     if record.uid != os.getuid():
         return record
@@ -288,7 +270,7 @@ def _with_note(directory: LeaseDirectory, record: LeaseRecord) -> LeaseRecord:
                 return record
             note = json.loads(file.read(MAX_FILE_BYTES))
         return record._replace(kernel_id=note["kernel_id"], notebook=note["notebook"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return record
 
 

@@ -1,19 +1,24 @@
 """Who gets which GPU: pure functions from what is seen to a ranking in which each place has its reason."""
 
+import os
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpulab.allocation.leases import LeaseRecord
+from gpulab.allocation.holders import strangers_bytes
+from gpulab.allocation.records import LeaseRecord
 from gpulab.config import POLICIES
 from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
 from gpulab.hardware.devices import Device, Snapshot
 from gpulab.units import format_bytes
 
-__all__ = ["CONTEXT_RESERVE_BYTES", "Candidate", "Request", "choose", "rank"]
+__all__ = ["CONTEXT_RESERVE_BYTES", "Candidate", "Request", "choose", "is_drained", "rank"]
 
 CONTEXT_RESERVE_BYTES = 512 * 2**20
 """Kept free on a shared GPU for what CUDA itself needs beside the leases' memory."""
+
+MIN_SHARE_BYTES = 64 * 2**20
+"""CUDA's own context takes more; a smaller number is a unit forgotten."""
 
 _UNSEEN_USE_FRACTION = 0.05
 """Where processes cannot be listed, a GPU with more memory in use than this counts as taken."""
@@ -42,6 +47,11 @@ class Request(NamedTuple):
             raise RequestError(f"{self.gpus} GPUs cannot be handed out; ask for one or more.")
         if self.policy not in POLICIES:
             raise RequestError(f"There is no policy {self.policy!r}; choose {', '.join(POLICIES)}.")
+        if self.memory_bytes is not None and self.memory_bytes < MIN_SHARE_BYTES:
+            raise RequestError(
+                f"A share of {format_bytes(self.memory_bytes)} is too small to compute with; "
+                "write a unit, for example 8GiB."
+            )
         if self.priority not in ("low", "normal", "high"):
             raise RequestError(f"There is no priority {self.priority!r}; choose low, normal or high.")
         return self
@@ -67,12 +77,18 @@ def rank(
     """Order the devices, best first: those that fit, those that may later, those that never will."""
     parents = {device.parent_uuid for device in snapshot.devices}
     candidates = [
-        _never(device, request, device.uuid in drained, device.uuid in parents)
+        _never(device, request, is_drained(device, drained), device.uuid in parents)
         or _taken(device, leases, request)
         or _free(device, leases, request)
         for device in snapshot.devices
     ]
     return tuple(sorted(candidates, key=lambda c: (not c.fits, not c.usable, c.score, c.device.index)))
+
+
+def is_drained(device: Device, drained: tuple[str, ...]) -> bool:
+    """Whether an entry of the administrator, a UUID or its beginning, names this device or its parent."""
+    names = [uuid.lower() for uuid in (device.uuid, device.parent_uuid) if uuid]
+    return any(name.startswith(entry.lower()) for name in names for entry in drained)
 
 
 def choose(candidates: tuple[Candidate, ...], request: Request) -> tuple[Device, ...]:
@@ -103,7 +119,10 @@ def _asked(gpus: int, size: str = "") -> str:
 
 
 def _reasons(candidates: Iterable[Candidate]) -> str:
-    shown = [f"GPU {c.device.index}: {c.reason.rstrip('.')}" for c in candidates]
+    by_reason: dict[str, list[str]] = {}
+    for candidate in candidates:
+        by_reason.setdefault(candidate.reason.rstrip("."), []).append(str(candidate.device.index))
+    shown = [f"GPU {', '.join(indices)}: {reason}" for reason, indices in by_reason.items()]
     return f" ({'; '.join(shown)})" if shown else ""
 
 
@@ -121,7 +140,9 @@ def _never(device: Device, request: Request, drained: bool, is_parent: bool) -> 
         reason = "outside CUDA_VISIBLE_DEVICES"
     elif device.compute_mode == "prohibited":
         reason = "its compute mode forbids compute processes"
-    elif request.mode == "shared" and total is None:
+    elif request.gpus > 1 and device.kind == "mig":
+        reason = "a MIG slice, of which CUDA uses one per process, so it is handed out alone"
+    elif request.mode == "shared" and (total is None or device.memory.used_bytes is None):
         reason = "its memory is unknown, so it cannot be shared"
     elif request.memory_bytes is not None and total is not None and request.memory_bytes > _capacity(device):
         reason = f"{format_bytes(_capacity(device))} can be leased of it"
@@ -164,13 +185,14 @@ def _capacity(device: Device) -> int:
 
 
 def _shareable(device: Device, holders: list[LeaseRecord]) -> int:
-    """What may still be leased: a process that cannot be matched to its lease must not count twice."""
-    leased = sum(lease.memory_bytes or 0 for lease in holders)
+    """What may still be leased: strangers on top of the leases, but nobody's process counted twice."""
+    leased = sum(lease.memory_bytes or 0 for lease in holders) + strangers_bytes(device, holders)
     return _capacity(device) - max(leased, device.memory.used_bytes or 0)
 
 
 def _holder(lease: LeaseRecord) -> str:
-    pid = f" (process {lease.pid})" if lease.pid is not None else ""
+    process = f" (process {lease.pid})" if lease.pid is not None else ""
+    pid = f" in {os.path.basename(lease.notebook)}" if lease.notebook else process
     clock = time.strftime("%H:%M", time.localtime(lease.since))
     return f"leased by {lease.user or lease.uid}{pid} since {clock}"
 

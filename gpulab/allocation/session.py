@@ -20,7 +20,7 @@ from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import visible_uuids
 from gpulab.hardware.observe import observe
 from gpulab.hardware.owners import sees_host_processes
-from gpulab.units import parse_bytes, parse_duration
+from gpulab.units import format_duration, parse_bytes, parse_duration
 
 __all__ = ["Lease", "acquire", "adopt", "cuda_started", "current", "grant", "wait_for_grant"]
 
@@ -68,10 +68,9 @@ class Lease:
         `settings` are those the lease was taken with; without them, those of this process.
         """
         variables = {
-            "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
+            **config.masked(",".join(self.gpus), config.load() if settings is None else settings),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "GPULAB_LEASE": self.id,
-            **config.remember_mask(config.load() if settings is None else settings),
         }
         if self.memory_bytes is not None:
             variables["GPULAB_MEMORY_LIMIT"] = str(self.memory_bytes)
@@ -93,16 +92,18 @@ class Lease:
             raise LeaseError(
                 f"Lease {self.id} belongs to another process (this one is {os.getpid()}); release it there."
             )
-        if self.is_held() and cuda_started(self.gpus):
+        using = cuda_started(self.gpus) if self.is_held() else False
+        if using is not False:
+            why = "is using its GPU" if using else "may be using its GPU (the driver does not say)"
             raise LeaseError(
-                "This process is using its GPU, so the GPU cannot be given back while it lives; "
+                f"This process {why}, so the GPU cannot be given back while it lives; "
                 "restart or shut down the kernel."
             )
         self.held.give_up()
         if _current is self:
             _set_current(None)
-            config.export(dict.fromkeys(config.LEASE_VARIABLES))
-            config.export({"CUDA_VISIBLE_DEVICES": ""})
+            empty = config.masked("", config.load())
+            config.export({**dict.fromkeys(config.LEASE_VARIABLES), **empty})
 
 
 def acquire(
@@ -226,18 +227,22 @@ def wait_for_grant(
         except NoFreeGpuError as error:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
+                if seconds:
+                    raise NoFreeGpuError(f"After {format_duration(seconds)} of waiting: {error}") from None
                 raise
             if tell is not None and not told:
-                tell(str(error))
+                limit = "" if seconds is None else f" up to {format_duration(seconds)}"
+                tell(f"{error} Waiting{limit}; Ctrl-C stops it.")
                 told = True
             pause = _POLL_SECONDS * random.uniform(0.5, 1.5)
             time.sleep(pause if left is None else min(pause, left))
 
 
-def cuda_started(gpus: tuple[str, ...] | None) -> bool:
+def cuda_started(gpus: tuple[str, ...] | None) -> bool | None:
     """Whether this process computes on a GPU: it has opened CUDA's device file, or NVML names it.
 
-    NVML is asked only about `gpus`, through the sampler's record; None leaves it out.
+    NVML is asked only about `gpus`, through the sampler's record; None leaves it out. The answer is
+    None if NVML does not say who uses them.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir("/proc/self/fd"):
@@ -250,7 +255,10 @@ def cuda_started(gpus: tuple[str, ...] | None) -> bool:
     if not (snapshot.simulated or sees_host_processes()):
         return False  # a container: NVML's process numbers are the host's, and ours may be a stranger's
     devices = [device for device in snapshot.devices if device.uuid in gpus]
-    return any(process.pid == os.getpid() for device in devices for process in device.processes or ())
+    if any(process.pid == os.getpid() for device in devices for process in device.processes or ()):
+        return True
+    told = len(devices) == len(gpus) and all(device.processes is not None for device in devices)
+    return False if told else None
 
 
 def _take(directory: LeaseDirectory, request: Request, gpus: tuple[str, ...]) -> Lease:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from datetime import UTC, datetime
 from typing import Any
 
 from gpulab.allocation.directory import find
+from gpulab.allocation.holders import keeper, lease_of
 from gpulab.allocation.leases import LeaseRecord
+from gpulab.allocation.policy import is_drained
 from gpulab.config import Settings, host_name
 from gpulab.errors import GpulabError
-from gpulab.hardware.devices import Device, Process, Snapshot
+from gpulab.hardware.devices import Device, Snapshot
 from gpulab.hardware.mask import visible_uuids
 
 __all__ = ["lease_entry", "leases_report", "status"]
 
-_MAX_ANCESTORS = 64
-
 
 def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settings) -> dict[str, Any]:
-    """The object that `gpulab status --json` prints; null where unknown, times ISO 8601 UTC."""
+    """The object that `gpulab status --json` prints; null where unknown, times ISO 8601 UTC.
+
+    Where the lease directory cannot be used nobody knows who holds what: `leases` is null, not empty.
+    """
     report = snapshot.to_dict()
     visible = _visible(snapshot, settings)
     scope, path = _where(settings)
+    known = None if scope is None else leases
     return {
         "schema": "gpulab.status/1",
         "host": host_name(),
@@ -31,9 +34,9 @@ def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settin
         "time": _iso(snapshot.time),
         "lease_scope": scope,
         "lease_dir": path,
-        "devices": [_device_entry(device, leases, visible, settings) for device in snapshot.devices],
-        "leases": [lease_entry(lease, settings) for lease in leases],
-        "waiting": [],
+        "devices": [_device_entry(device, known, visible, settings) for device in snapshot.devices],
+        "leases": None if known is None else [lease_entry(lease, settings) for lease in known],
+        "waiting": None if known is None else [],
     }
 
 
@@ -57,7 +60,7 @@ def lease_entry(lease: LeaseRecord, settings: Settings) -> dict[str, Any]:
         "priority": lease.priority,
         "user": lease.user,
         "uid": lease.uid,
-        "pid": _keeper(lease, settings),
+        "pid": keeper(lease, _path(lease, settings)),
         "kernel_id": lease.kernel_id,
         "notebook": lease.notebook,
         "since": _iso(lease.since),
@@ -66,17 +69,17 @@ def lease_entry(lease: LeaseRecord, settings: Settings) -> dict[str, Any]:
 
 
 def _device_entry(
-    device: Device, leases: tuple[LeaseRecord, ...], visible: frozenset[str] | None, settings: Settings
+    device: Device, leases: tuple[LeaseRecord, ...] | None, visible: frozenset[str] | None, settings: Settings
 ) -> dict[str, Any]:
     entry = device.to_dict()
-    holders = [lease for lease in leases if device.uuid in lease.gpus]
+    holders = [lease for lease in leases or () if device.uuid in lease.gpus]
     entry["sampled_at"] = _iso(device.sampled_at)
-    entry["drained"] = device.uuid in settings.drained
+    entry["drained"] = is_drained(device, settings.drained)
     entry["visible"] = visible is None or device.uuid in visible
-    entry["leases"] = [lease.id for lease in holders]
+    entry["leases"] = None if leases is None else [lease.id for lease in holders]
     if device.processes is not None:
         entry["processes"] = [
-            {**process._asdict(), "lease": _lease_of(process, holders)} for process in device.processes
+            {**process._asdict(), "lease": lease_of(process, holders)} for process in device.processes
         ]
     return entry
 
@@ -102,41 +105,5 @@ def _iso(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _lease_of(process: Process, holders: list[LeaseRecord]) -> str | None:
-    """The lease whose holder is this process or an ancestor of it."""
-    holding = {lease.pid: lease.id for lease in holders if lease.pid is not None}
-    pid = process.pid
-    for _ in range(_MAX_ANCESTORS):
-        if pid in holding or pid <= 1:
-            break
-        pid = _parent(pid)
-    return holding.get(pid)
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def _keeper(lease: LeaseRecord, settings: Settings) -> int | None:
-    """The holder, or once it is gone the descendant that inherited the lease and keeps it alive."""
-    if lease.pid is None or lease.uid != os.getuid() or os.path.exists(f"/proc/{lease.pid}"):
-        return lease.pid
-    with contextlib.suppress(GpulabError, OSError):
-        target = os.stat(os.path.join(find(settings).path, f"lease-{lease.id}"))
-        for name in os.listdir("/proc"):
-            if name.isdecimal() and int(name) != os.getpid() and _has_open(name, target):
-                return int(name)
-    return lease.pid
-
-
-def _has_open(pid: str, target: os.stat_result) -> bool:
-    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if os.path.samestat(os.stat(entry.path), target):
-                    return True
-    return False
+def _path(lease: LeaseRecord, settings: Settings) -> str:
+    return os.path.join(find(settings).path, f"lease-{lease.id}")

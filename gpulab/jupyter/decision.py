@@ -94,5 +94,5 @@ def on_cpu(reason: str, settings: Settings | None = None) -> Decision:
     sentence = " ".join(reason.replace("\0", "").split())
     variables = {"CUDA_VISIBLE_DEVICES": "", "GPULAB_NO_GPU_REASON": sentence}
     if settings is not None:
-        variables.update(config.remember_mask(settings))
+        variables.update(config.masked("", settings))
     return Decision(None, sentence, variables)

@@ -168,7 +168,8 @@ class GpuProvisioner(LocalProvisioner):
 
     def _describe(self, held: leases.HeldLease, notebook: str | None) -> None:
         try:
-            held.describe(pid=self.pid)
+            if self.pid is not None:
+                held.describe(pid=self.pid)
             held.annotate(kernel_id=self.kernel_id or None, notebook=notebook)
         except (OSError, ValueError):
             self.log.warning("gpulab: lease %s could not be described", held.id, exc_info=True)

@@ -173,6 +173,7 @@ class Sampler:
         self.store = Store(settings)
         self.stop = threading.Event()
         self._said = ""
+        self._uuids: frozenset[str] = frozenset()
         self._read_stamp: int | None = None
         self._wanted_at = self._leases_at = time.monotonic()
 
@@ -203,6 +204,7 @@ class Sampler:
         except OSError as error:
             self._say(f"The record cannot be written: {error}")
         if snapshot.devices:
+            self._uuids = frozenset(device.uuid for device in snapshot.devices if device.uuid)
             self.store.append(snapshot)
 
     def _is_in_office(self) -> bool:
@@ -232,7 +234,8 @@ class Sampler:
         from gpulab.allocation.leases import live_leases
 
         own = os.getuid()
-        return any(lease.uid == own for lease in live_leases(self.settings))
+        leases = live_leases(self.settings)  # also those of other simulated machines: not this one's business
+        return any(lease.uid == own and not self._uuids.isdisjoint(lease.gpus) for lease in leases)
 
     def _say(self, message: str) -> None:
         if message != self._said:

@@ -16,7 +16,8 @@ import pytest
 from gpulab import config
 from gpulab.allocation import leases
 from gpulab.allocation.directory import LeaseDirectory, find
-from gpulab.errors import LeaseDirectoryError
+from gpulab.allocation.holders import is_alive
+from gpulab.errors import LeaseDirectoryError, LeaseError
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 
@@ -155,49 +156,103 @@ def test_what_a_lease_says_of_itself_can_change_while_it_is_held(directory: Leas
     assert note.stat().st_mode & 0o777 == 0o600
 
 
+TRUE = {
+    "version": 1,
+    "id": "0badbad0",
+    "gpus": [GPU],
+    "mode": "exclusive",
+    "memory_bytes": None,
+    "priority": "normal",
+    "pid": 1,
+    "pid_started": None,
+    "pid_namespace": None,
+    "since": 1.0,
+}
+
+
+def lying(**changes: object) -> bytes:
+    return json.dumps({**TRUE, **changes}).encode()
+
+
 HOSTILE = {
     "not JSON": b"{",
     "another shape": b"[]",
-    "wrong types": json.dumps(
-        {"gpus": [1], "mode": "exclusive", "memory_bytes": None, "priority": "normal", "pid": 1, "since": 0}
-    ).encode(),
+    "deep": b"[" * 4000,
     "huge": b" " * 10_000_000,
     "empty": b"",
+    "another's id": lying(id="0badbad1"),
+    "a GPU that is a number": lying(gpus=[1]),
+    "GPUs that are a text": lying(gpus="GPU-x"),
+    "escape codes for a terminal": lying(gpus=["GPU-\x1b[31m"]),
+    "half a character": lying(gpus=["GPU-\ud800"]),
+    "no time": lying(since=float("nan")),
+    "the end of time": lying(since=1e300),
+    "before all time": lying(since=-1e15),
+    "endless memory": lying(memory_bytes=10**2000, mode="shared"),
+    "memory that is true": lying(memory_bytes=True, mode="shared"),
+    "a pid of many digits": lying(pid=10**3000),
+    "no pid": lying(pid=-1),
 }
+
+
+def test_the_text_that_the_hostile_ones_change_is_a_lease(directory: LeaseDirectory) -> None:
+    path = Path(directory.path) / "lease-0badbad0"
+    path.write_bytes(lying())
+    with path.open("rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert [record.id for record in leases.live(directory)] == ["0badbad0"]
+    assert leases.passed_over(directory) == 0
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
 def test_content_that_is_no_lease_is_passed_over(directory: LeaseDirectory, content: bytes) -> None:
-    path = Path(directory.path) / "lease-bad"
+    path = Path(directory.path) / "lease-0badbad0"
     path.write_bytes(content)
     with path.open("rb") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
         held = take(directory)
         assert [record.id for record in leases.live(directory)] == [held.id]
+        assert leases.passed_over(directory) == 1
+
+
+def test_a_name_that_is_no_leases_never_reaches_anybody(directory: LeaseDirectory) -> None:
+    path = Path(directory.path) / "lease-\x1b[31mroot"
+    path.write_bytes(lying())
+    with path.open("rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert leases.live(directory) == ()
 
 
 def test_links_and_fifos_are_passed_over(directory: LeaseDirectory, tmp_path: Path) -> None:
     os.mkfifo(Path(directory.path) / "lease-fifo")
     (Path(directory.path) / "lease-link").symlink_to("/etc/passwd")
     held = take(directory)
-    os.link(held.path, Path(directory.path) / "lease-twin")
-    assert leases.live(directory) == ()  # a second name could be an impostor's
-    os.unlink(Path(directory.path) / "lease-twin")
     assert [record.id for record in leases.live(directory)] == [held.id]
+
+
+def test_a_second_name_neither_hides_a_lease_nor_makes_another(directory: LeaseDirectory) -> None:
+    held = take(directory)
+    os.link(held.path, Path(directory.path) / "lease-00000000")
+    assert [record.id for record in leases.live(directory)] == [held.id]
+    held.give_up()
+    assert not held.is_held()
+    assert leases.live(directory) == ()
 
 
 def test_the_owner_is_the_files_and_not_what_the_text_says(directory: LeaseDirectory) -> None:
     held = take(directory)
-    held.describe(uid=0, user="root; rm", pid=os.getpid())
+    text = json.loads(Path(held.path).read_text())
+    Path(held.path).write_text(json.dumps({**text, "uid": 54321, "user": "root; rm"}))
     (record,) = leases.live(directory)
     assert record.uid == os.stat(held.path).st_uid
+    assert record.user != "root; rm"
 
 
 def test_a_flood_of_one_owners_files_does_not_hide_another_lease(directory: LeaseDirectory) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs a second account")
     for number in range(2 * leases.MAX_FILES_PER_OWNER):
-        path = Path(directory.path) / f"lease-{number:04}"
+        path = Path(directory.path) / f"lease-{number:08}"
         path.touch()
         os.chown(path, 54321, 54321)
     held = take(directory)
@@ -221,8 +276,6 @@ def test_a_guard_that_is_never_let_go_is_named_with_its_process(directory: Lease
 
 
 def test_a_directory_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    from gpulab.errors import LeaseError
-
     with pytest.raises(LeaseError, match="could not be written"):
         leases.take(
             LeaseDirectory(str(tmp_path / "missing"), "account"),
@@ -231,3 +284,62 @@ def test_a_directory_that_cannot_be_written_says_so(tmp_path: Path) -> None:
             memory_bytes=None,
             priority="normal",
         )
+
+
+def test_a_lease_on_many_gpus_is_still_one_after_its_holder_changed(directory: LeaseDirectory) -> None:
+    gpus = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(40))
+    held = take(directory, gpus=gpus)
+    held.describe(pid=7)
+    (record,) = leases.live(directory)
+    assert (record.gpus, record.pid) == (gpus, 7)
+
+
+def test_more_gpus_than_a_lease_can_name_are_refused(directory: LeaseDirectory) -> None:
+    with pytest.raises(LeaseError, match="too many GPUs for one lease; ask for fewer"):
+        take(directory, gpus=(GPU,) * 65)
+
+
+def test_a_note_that_somebody_else_has_prepared_is_not_written(directory: LeaseDirectory) -> None:
+    held = take(directory)
+    trap = Path(directory.path) / f"note-{held.id}"
+    trap.touch()
+    trap.chmod(0o666)
+    with pytest.raises(PermissionError):
+        held.annotate(kernel_id="k", notebook="/home/me/secret.ipynb")
+    assert trap.read_text() == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second account")
+def test_another_accounts_lock_does_not_keep_a_dead_lease(
+    directory: LeaseDirectory, holder: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    process = holder("")
+    (record,) = leases.live(directory)
+    path = f"{directory.path}/lease-{record.id}"
+    code = (
+        "import fcntl, os, sys\nfile = open(sys.argv[1])\nos.setuid(54321)\nprint(flush=True)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\nprint(flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, path]
+    stranger = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert stranger.stdout is not None
+    try:
+        stranger.stdout.readline()
+        process.kill()
+        process.wait()
+        stranger.stdout.readline()
+        with leases.guard(directory):
+            leases.sweep(directory)
+        assert leases.live(directory) == ()
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+def test_a_later_process_of_the_same_number_is_not_the_holder(directory: LeaseDirectory) -> None:
+    held = take(directory)
+    (record,) = leases.live(directory)
+    assert is_alive(record)
+    assert not is_alive(record._replace(pid_started=(record.pid_started or 0) + 1))
+    assert is_alive(record._replace(pid=None)) is None
+    held.give_up()

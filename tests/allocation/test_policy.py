@@ -182,3 +182,34 @@ def test_memory_that_no_listed_process_accounts_for_does_not_look_free() -> None
     ranked = rank(snapshot(container, shared), (), Request())
     assert order(ranked) == [1]
     assert reason(ranked, 0) == "30.0 GiB of it is in use by processes that the driver does not list"
+
+
+def test_unknown_use_is_not_free_to_share() -> None:
+    unknown = device(0, memory=Memory(80 * GIB), processes=None)
+    assert order(rank(snapshot(unknown), (), Request(memory_bytes=GIB))) == []
+
+
+def test_what_strangers_use_is_not_leased_to_others_on_top() -> None:
+    stranger = Process(2**22, "bob", "python", 50 * GIB, None, "compute")
+    busy = device(0, memory=Memory(80 * GIB, 50 * GIB, 30 * GIB, 0), processes=(stranger,))
+    share = lease("GPU-0", mode="shared", memory_bytes=25 * GIB)
+    want = Request(memory_bytes=25 * GIB)
+    assert order(rank(snapshot(busy), (), want)) == [0]
+    assert order(rank(snapshot(busy), (share,), want)) == []
+    # in a container nobody can tell whose process it is, so it may be the lease's own
+    assert order(rank(snapshot(busy), (share._replace(container=True, pid=None),), want)) == [0]
+
+
+def test_slices_are_handed_out_one_at_a_time() -> None:
+    parts = [device(1, uuid=f"MIG-{n}", kind="mig", parent_uuid="GPU-1") for n in range(2)]
+    machine = snapshot(device(0), device(1), *parts)
+    (first,) = choose(rank(machine, (), Request()), Request())
+    assert first.kind == "gpu"
+    with pytest.raises(NoGpuError, match="a MIG slice, of which CUDA uses one per process"):
+        choose(rank(machine, (), Request(gpus=2)), Request(gpus=2))
+
+
+@pytest.mark.parametrize("entry", ["GPU-1", "gpu-1", "GPU-"])
+def test_the_administrator_may_write_the_beginning_of_a_uuid(entry: str) -> None:
+    ranked = rank(snapshot(device(0), device(1)), (), Request(), drained=(entry,))
+    assert not next(candidate for candidate in ranked if candidate.device.index == 1).usable
