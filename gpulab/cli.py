@@ -81,9 +81,10 @@ def _unexpected(error: Exception) -> str:
 
 def _flush_or_drop(stream: TextIO | None) -> None:
     """Write what is left; if nobody takes it, keep the interpreter from saying so at its end."""
+    if stream is None:
+        return
     try:
-        if stream is not None:
-            stream.flush()
+        stream.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

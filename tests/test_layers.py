@@ -42,6 +42,21 @@ def imports(path: Path) -> list[str]:
     return found
 
 
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def environment_uses(code: str) -> list[int]:
+    """The lines that reach for the environment, by an attribute or an import from `os`."""
+    lines = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT:
+            lines.append(node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "posix", "nt"):
+            names = {alias.name for alias in node.names}
+            lines += [node.lineno] * bool(names & {*ENVIRONMENT, "*"})
+    return lines
+
+
 def own_layer(path: Path) -> str | None:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -62,9 +77,24 @@ def test_only_its_door_touches_nvml_and_only_config_the_environment(path: Path) 
     if own_layer(path) != "hardware":
         assert not any(name.split(".")[0] == "pynvml" for name in imports(path))
     if path.name != "config.py":
-        for node in ast.walk(ast.parse(path.read_text())):
-            environment = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
-            assert not environment, f"{path.name}:{getattr(node, 'lineno', 0)} reads the environment itself"
+        lines = environment_uses(path.read_text())
+        assert not lines, f"{path.name}:{lines} reads the environment itself"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.environ['HOME']",
+        "import os as o; o.getenv('HOME')",
+        "from os import environ",
+        "def f():\n    from os import path, getenv as g",
+        "from posix import environ as e",
+        "from os import *",
+    ],
+)
+def test_every_way_to_the_environment_is_seen(code: str) -> None:
+    assert environment_uses(code)
+    assert not environment_uses("import os; from os import path; os.getpid()")
 
 
 def test_files_are_no_longer_than_one_job() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
+import signal
 import sys
-from typing import NoReturn
 
 from gpulab import config
 from gpulab.allocation.policy import Request, rank
@@ -18,6 +19,12 @@ from gpulab.hardware.devices import Snapshot
 from gpulab.units import parse_bytes, parse_duration
 
 __all__ = ["add_arguments", "run"]
+
+_REMEDIES = {
+    errno.EACCES: "check its permissions",
+    errno.ENOEXEC: "a script needs a first line such as #!/bin/sh, or its interpreter before its name",
+    errno.E2BIG: "pass fewer or shorter arguments",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Take the GPU and exec COMMAND; return only if that fails."""
     gc.disable()  # this process becomes COMMAND in a tenth of a second; what it collected would be nothing
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
+    if not command or not command[0]:
         raise RequestError("There is no command to run; write `gpulab run -- COMMAND`.")
     settings = config.load()
     request = Request(
@@ -64,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.allow_cpu:
             raise
         _tell(f"{error} Running on the CPU (--allow-cpu).")
-        _become(command, {**config.without_lease(), "CUDA_VISIBLE_DEVICES": ""})
-    _become(command, _environment(lease))
+        return _become(command, {**config.without_lease(), "CUDA_VISIBLE_DEVICES": ""})
+    return _become(command, _environment(lease))
 
 
 def _environment(lease: Lease) -> dict[str, str]:
@@ -76,16 +83,20 @@ def _environment(lease: Lease) -> dict[str, str]:
     return environment
 
 
-def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the command; 126 and 127 mean what they mean to env(1)."""
+def _become(command: list[str], environment: dict[str, str]) -> int:
+    """Replace this process by the command; return 126 or 127, as env(1) does, only if that fails."""
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and an ignored signal outlives exec
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 - no shell between the lease and COMMAND
     except FileNotFoundError:
         _tell(f"{command[0]} was not found; check its name and PATH.")
-        raise SystemExit(127) from None
+        return 127
     except OSError as error:
-        _tell(f"{command[0]} cannot be run ({error.strerror}); check its permissions.")
-        raise SystemExit(126) from None
+        remedy = _REMEDIES.get(error.errno or 0, "see that it runs without gpulab")
+        _tell(f"{command[0]} cannot be run ({error.strerror}); {remedy}.")
+        return 126
 
 
 def _explain(snapshot: Snapshot, request: Request, settings: Settings) -> None:

@@ -32,18 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make what is missing, and leave an existing configuration as it is. Needs root."""
-
-    def below(path: str) -> str:
-        return os.path.join(args.root, path.lstrip("/"))
-
-    directory = set_up_host(below(HOST_LEASE_DIR))
+    before = os.umask(0o022)  # whatever root's is: every account must be able to read the rules
     try:
+        return _set_up(args.root)
+    finally:
+        os.umask(before)
+
+
+def _set_up(root: str) -> int:
+    def below(path: str) -> str:
+        return os.path.join(root, path.lstrip("/"))
+
+    try:
+        directory = set_up_host(below(HOST_LEASE_DIR))
         _write(below("/etc/tmpfiles.d/gpulab.conf"), _TMPFILES)
         if not os.path.exists(below(ADMIN_FILE)):
             _write(below(ADMIN_FILE), _CONFIG)
     except OSError as error:
         raise LeaseDirectoryError(
-            f"{error.filename} cannot be written ({error.strerror}); make /etc writable and run setup again."
+            f"{error.filename} cannot be written ({error.strerror}); make it writable and run setup again."
         ) from error
     print(f"Leases are now host-wide, in {directory.path}; rules go into {below(ADMIN_FILE)}.")
     return 0

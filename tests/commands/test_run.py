@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -149,13 +151,16 @@ def test_a_run_inside_a_run_gets_another_gpu_within_the_mask_from_outside(gpulab
         (["--gpus", "0", "--", "true"], 64, "ask for one or more"),
         (["--gpus", "two", "--", "true"], 64, "invalid int value"),
         (["--memory", "8Gigs", "--", "true"], 64, "'8Gigs' is not a size; write for example 8GiB"),
+        (["--memory", "1e400", "--", "true"], 64, "'1e400' is too large for a size"),
         (["--memory", "900GiB", "--", "true"], 69, "can be leased of it"),
         (["--policy", "fastest", "--", "true"], 64, "There is no policy 'fastest'; choose idlest"),
         (["--wait", "soon", "--", "true"], 64, "'soon' is not a duration"),
+        (["--wait", "1e400", "--", "true"], 64, "'1e400' is too large for a duration"),
         ([], 64, "write `gpulab run -- COMMAND`"),
+        (["--", ""], 64, "write `gpulab run -- COMMAND`"),
         (["--nonsense", "--", "true"], 64, "nonsense"),
         (["--", "no-such-command-anywhere"], 127, "was not found"),
-        (["--", "/etc/passwd"], 126, "cannot be run"),
+        (["--", "/etc/passwd"], 126, "check its permissions"),
     ],
 )
 def test_wrong_usage_gives_one_sentence_and_its_code(
@@ -165,6 +170,27 @@ def test_wrong_usage_gives_one_sentence_and_its_code(
     assert (result.returncode, result.stdout) == (code, "")
     assert sentence in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_script_that_names_no_interpreter_is_told_so(gpulab: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train"
+    script.write_text("echo hello\n")
+    script.chmod(0o755)
+    result = gpulab("run", "--", str(script))
+    assert (result.returncode, result.stdout) == (126, "")
+    assert "needs a first line such as #!/bin/sh" in result.stderr
+    assert "permissions" not in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="this test asks bash for the status within a pipe")
+def test_the_command_gets_the_signals_that_python_ignores(gpulab: Run) -> None:
+    result = gpulab("run", "--", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
+    assert result.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
+    assert result.stderr == ""
+    status = Path("/proc/self/status")
+    if status.exists():
+        (mask,) = gpulab("run", "--", "sh", "-c", f"sed -n 's/^SigIgn://p' {status}").stdout.split()
+        assert not int(mask, 16) & (1 << (signal.SIGXFSZ - 1))
 
 
 def test_a_machine_without_a_driver_says_so_with_69(gpulab: Run, monkeypatch: pytest.MonkeyPatch) -> None:
