@@ -122,7 +122,10 @@ def _reasons(candidates: Iterable[Candidate]) -> str:
     by_reason: dict[str, list[str]] = {}
     for candidate in candidates:
         by_reason.setdefault(candidate.reason.rstrip("."), []).append(str(candidate.device.index))
-    shown = [f"GPU {', '.join(indices)}: {reason}" for reason, indices in by_reason.items()]
+    shown = [
+        f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}: {reason}"
+        for reason, indices in by_reason.items()
+    ]
     return f" ({'; '.join(shown)})" if shown else ""
 
 

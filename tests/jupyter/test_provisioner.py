@@ -203,7 +203,7 @@ def test_with_on_full_error_the_start_is_refused_with_the_bare_sentence(place, s
     assert isinstance(caught.value, HTTPError)
     assert caught.value.status_code == 503
     assert str(caught.value).startswith("1 GPU was asked for and none of 4 is free; shut down a ")
-    assert "wait (GPU 0: leased by " in str(caught.value)
+    assert "wait (GPUs 0, 1, 2, 3: leased by " in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(place.live()) == 1
 
