@@ -53,7 +53,6 @@ class Settings(NamedTuple):
     """Where this account's sampler keeps its record and history."""
     simulate: str | None = None
     """A scenario file or NxPROFILE; None on the real machine."""
-    prometheus_url: str | None = None
     policy: str = "idlest"
     on_full: str = "cpu"
     drained: tuple[str, ...] = ()
@@ -95,7 +94,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     admin = _read_toml(ADMIN_FILE, ("drained",), must_exist=False)
     user = _read_toml(
         env.get("GPULAB_CONFIG") or os.path.join(_config_home(env), "gpulab", "config.toml"),
-        ("data_dir", "lease_dir", "on_full", "policy", "prometheus_url", "simulate"),
+        ("data_dir", "lease_dir", "on_full", "policy", "simulate"),
         must_exist="GPULAB_CONFIG" in env,
     )
 
@@ -116,7 +115,6 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         lease_dir=text("lease_dir"),
         data_dir=text("data_dir") or _state_home(env),
         simulate=_scenario(text("simulate") or ""),
-        prometheus_url=text("prometheus_url"),
         policy=choice("policy", POLICIES),
         on_full=choice("on_full", ON_FULL),
         drained=_uuids(admin.get("drained", [])),

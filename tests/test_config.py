@@ -29,17 +29,17 @@ def test_an_empty_mask_is_not_a_missing_one(tmp_path: Path) -> None:
 
 def test_the_environment_wins_over_the_users_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text('on_full = "error"\nprometheus_url = "http://one"\ndata_dir = "/data"\n')
+    file.write_text('on_full = "error"\nsimulate = "1xt4"\ndata_dir = "/data"\n')
     settings = load(tmp_path, GPULAB_CONFIG=str(file))
-    assert (settings.on_full, settings.prometheus_url, settings.data_dir) == ("error", "http://one", "/data")
+    assert (settings.on_full, settings.simulate, settings.data_dir) == ("error", "1xt4", "/data")
     settings = load(
         tmp_path,
         GPULAB_CONFIG=str(file),
         GPULAB_ON_FULL="cpu",
-        GPULAB_PROMETHEUS_URL="http://two",
+        GPULAB_SIMULATE="2xt4",
         GPULAB_DATA_DIR="/d",
     )
-    assert (settings.on_full, settings.prometheus_url, settings.data_dir) == ("cpu", "http://two", "/d")
+    assert (settings.on_full, settings.simulate, settings.data_dir) == ("cpu", "2xt4", "/d")
 
 
 def test_the_users_file_lies_where_xdg_says(tmp_path: Path) -> None:
