@@ -1,4 +1,8 @@
-"""`gpulab leases`: who holds what, without asking the driver."""
+"""`gpulab leases`: who holds what, without asking the driver.
+
+Where that cannot be known it is an error, unlike in `gpulab status`: one sentence on stderr, 125 for
+the lease directory or 64 for the configuration, and nothing on stdout.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,15 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gpulab leases`."""
+    parser.epilog = (
+        "Exit code 125 if the lease directory cannot be used, 64 if the configuration cannot be read: with "
+        "one sentence on stderr and nothing on stdout, also with --json."
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (gpulab.leases/1)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the live leases, oldest first."""
+    """Print the live leases, oldest first. Raises LeaseDirectoryError, ConfigError."""
     settings = config.load()
     directory = find(settings)
     leases = live(directory)

@@ -1,28 +1,49 @@
-"""`gpulab status`: every device, what it does and who has it."""
+"""`gpulab status`: every device, what it does and who has it.
+
+What is wrong with the hardware or the lease directory is part of the answer, with exit code 0; a
+configuration that cannot be read is one sentence on stderr, with 64 and nothing on stdout.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import Any
 
 from gpulab import config
+from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
 from gpulab.allocation.status import status
 from gpulab.config import Settings
+from gpulab.errors import GpulabError, RequestError
 from gpulab.hardware import nvml
+from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.record import latest
-from gpulab.units import format_bytes, parse_duration
+from gpulab.units import format_bytes, format_duration, parse_duration
 
 __all__ = ["add_arguments", "run"]
+
+_STALE_SECONDS = 5.0
+"""The sampler writes every second, so by then it no longer does."""
+_TOUCH_SECONDS = 10.0
+_POLL_SECONDS = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gpulab status`."""
+    parser.epilog = (
+        "Exit code 0 also where there is no GPU or no lease directory, because that is an answer; 64, with "
+        "one sentence on stderr and nothing on stdout, if the configuration cannot be read."
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (gpulab.status/1)")
     parser.add_argument(
-        "--watch", nargs="?", const="2", metavar="SECONDS", help="stay, and show it again every 2 SECONDS"
+        "--watch",
+        nargs="?",
+        const="2",
+        metavar="SECONDS",
+        help="stay on this terminal, and show it again every 2 SECONDS; Ctrl-C ends it",
     )
 
 
@@ -30,38 +51,107 @@ def run(args: argparse.Namespace) -> int:
     """Print the status; 0 also where there is no GPU, because that is an answer."""
     settings = config.load()
     if args.watch is not None:
+        if args.json:
+            raise RequestError("--watch does not go with --json; repeat `gpulab status --json` instead.")
         return _watch(settings, max(0.5, parse_duration(args.watch)))
     report = status(nvml.snapshot(detail="full", settings=settings), live_leases(settings), settings)
     if args.json:
         print(json.dumps(report))
     else:
-        _print(report)
+        _print(report, settings)
     return 0
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], settings: Settings) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(_page(report))
+    Console(highlight=False).print(_page(report, settings))
 
 
 def _watch(settings: Settings, period: float) -> int:
     """Show the sampler's record: what lives long does not ask NVML itself."""
+    from rich.console import Console
     from rich.live import Live
 
-    from gpulab.telemetry import sampler
-
-    with Live(auto_refresh=False, screen=True) as live:
+    console = Console(highlight=False)
+    if not sys.stdout.isatty() or console.is_dumb_terminal:
+        raise RequestError("--watch needs a terminal; in a script or pipe use `gpulab status --json`.")
+    view = _View(settings)
+    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
         while True:
-            sampler.ensure(settings)
-            sampler.touch(settings)
-            snapshot = latest(settings, max_age=max(5.0, 3 * period))
-            if snapshot is not None:
-                live.update(_page(status(snapshot, live_leases(settings), settings)), refresh=True)
-            time.sleep(period)
+            live.update(view.look(), refresh=True)
+            view.wait(period)
 
 
-def _page(report: dict[str, Any]) -> Any:
+class _View:
+    """What `--watch` shows, and for how long nothing new has come."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._snapshot: Snapshot | None = None
+        self._changed = time.monotonic()
+
+    def look(self) -> Any:
+        """The page now, with what is wrong with it above."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from gpulab.telemetry import sampler
+
+        sampler.touch(self.settings)
+        troubles = [] if sampler.ensure(self.settings) else [self._no_sampler()]
+        self._read()
+        if self._snapshot is not None or not troubles:
+            troubles += self._silence()
+        lines = [Text(trouble, style="yellow") for trouble in troubles]
+        if self._snapshot is None:
+            return Group(*lines)
+        report = status(self._snapshot, live_leases(self.settings), self.settings)
+        return Group(*lines, _page(report, self.settings))
+
+    def wait(self, period: float) -> None:
+        """Until the next look: after `period`, or once there is data again. Keeps the sampler awake."""
+        from gpulab.telemetry import sampler
+
+        end = time.monotonic() + period
+        while (left := end - time.monotonic()) > 0:
+            silent = bool(self._silence())
+            time.sleep(min(left, _POLL_SECONDS if silent else _TOUCH_SECONDS))
+            sampler.touch(self.settings)
+            if silent and self._read():
+                return
+
+    def _read(self) -> bool:
+        """Whether the record is another one than before."""
+        newest = latest(self.settings)
+        if newest is None or newest == self._snapshot:
+            return False
+        self._snapshot, self._changed = newest, time.monotonic()
+        return True
+
+    def _no_sampler(self) -> str:
+        return (
+            f"The sampler cannot be started, because {self.settings.machine_dir} cannot be written; "
+            "set GPULAB_DATA_DIR to a directory of yours, or run `gpulab doctor`."
+        )
+
+    def _silence(self) -> list[str]:
+        """By two clocks: the record may be old already, and the wall's clock may jump."""
+        from gpulab.telemetry.sampler import log_path
+
+        seconds = time.monotonic() - self._changed
+        if self._snapshot is not None:
+            seconds = max(seconds, time.time() - self._snapshot.time)
+        elif seconds < _STALE_SECONDS:
+            return ["Waiting for the first reading."]
+        if seconds < _STALE_SECONDS:
+            return []
+        old = "" if self._snapshot is None else "these figures are old; "
+        log = log_path(self.settings)
+        return [f"No data for {format_duration(seconds)}; {old}the sampler's log is {log}."]
+
+
+def _page(report: dict[str, Any], settings: Settings) -> Any:
     from rich.console import Group
     from rich.text import Text
 
@@ -69,7 +159,7 @@ def _page(report: dict[str, Any]) -> Any:
     parts: list[Any] = [Text(_headline(report), style="bold")]
     if nvml_state["state"] != "ok":
         parts.append(Text(nvml_state["message"], style="yellow"))
-    parts.append(Text(_scope(report), style="dim"))
+    parts.append(_scope(report, settings))
     if report["devices"]:
         parts.append(_table(report))
     parts += [
@@ -90,12 +180,19 @@ def _headline(report: dict[str, Any]) -> str:
     return " · ".join([f"{report['host']}", f"{len(report['devices'])} devices", *versions, *simulated])
 
 
-def _scope(report: dict[str, Any]) -> str:
+def _scope(report: dict[str, Any], settings: Settings) -> Any:
+    from rich.text import Text
+
     if report["lease_scope"] == "host":
-        return f"leases of all accounts of this host, in {report['lease_dir']}"
+        return Text(f"leases of all accounts of this host, in {report['lease_dir']}", style="dim")
     if report["lease_scope"] == "account":
-        return "leases of this account only; `sudo gpulab setup` makes them host-wide"
-    return "leases do not work here; `gpulab doctor` says why"
+        return Text("leases of this account only; `sudo gpulab setup` makes them host-wide", style="dim")
+    try:
+        find(settings)
+        reason = "`gpulab doctor` says why."
+    except GpulabError as error:
+        reason = str(error)
+    return Text(f"Who holds what is unknown: {reason}", style="yellow")
 
 
 def _table(report: dict[str, Any]) -> Any:
@@ -108,11 +205,16 @@ def _table(report: dict[str, Any]) -> Any:
     table.add_column("°C", justify="right")
     table.add_column("W", justify="right")
     table.add_column("holder (process)", overflow="fold")
-    leases = {lease["id"]: lease for lease in report["leases"]}
+    leases = None if _unknown(report) else {lease["id"]: lease for lease in report["leases"]}
     for device in report["devices"]:
         cells = [*_figures(device), holder(device, leases)]
         table.add_row(*(Text(cell) for cell in cells), style="dim" if not device["visible"] else None)
     return table
+
+
+def _unknown(report: dict[str, Any]) -> bool:
+    """Whether nobody knows who holds what: then nothing may look free."""
+    return report["lease_scope"] is None or report["leases"] is None
 
 
 def _figures(device: dict[str, Any]) -> list[str]:
@@ -134,19 +236,24 @@ def _figures(device: dict[str, Any]) -> list[str]:
     ]
 
 
-def holder(device: dict[str, Any], leases: dict[str, Any]) -> str:
-    """Who has the device, in a few words."""
+def holder(device: dict[str, Any], leases: dict[str, Any] | None) -> str:
+    """Who has the device, in a few words; `leases` is None where they are unknown."""
     if device["state"] != "ok":
         return str(device["state"])
-    who = []
-    for lease in (leases[lease_id] for lease_id in device["leases"] if lease_id in leases):
-        share = f" {format_bytes(lease['memory_bytes'])}" if lease["mode"] == "shared" else ""
-        pid = f" ({lease['pid']})" if lease["pid"] else ""
-        who.append(f"{lease['user'] or lease['uid']}{share}{pid}")
+    who = [_holding(leases[name]) for name in device["leases"] or () if leases and name in leases]
     strangers = [p for p in device["processes"] or () if p["type"] == "compute" and p["lease"] is None]
-    who += [f"{p['user'] or '?'}: {p['command'] or p['pid']}, no lease" for p in strangers[: 0 if who else 2]]
+    standing = "lease unknown" if leases is None else "no lease"
+    who += [
+        f"{p['user'] or '?'}: {p['command'] or p['pid']}, {standing}" for p in strangers[: 0 if who else 2]
+    ]
     if who:
         return ", ".join(who)
     if device["drained"]:
         return "out of service"
-    return "unknown" if device["processes"] is None else "free"
+    return "unknown" if device["processes"] is None or leases is None else "free"
+
+
+def _holding(lease: dict[str, Any]) -> str:
+    share = f" {format_bytes(lease['memory_bytes'])}" if lease["mode"] == "shared" else ""
+    pid = f" ({lease['pid']})" if lease["pid"] else ""
+    return f"{lease['user'] or lease['uid']}{share}{pid}"

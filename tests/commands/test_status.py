@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -108,9 +111,6 @@ def test_a_lease_whose_command_ended_names_the_child_that_keeps_it(gpulab: Run, 
         (lease,) = json.loads(gpulab("leases", "--json").stdout)["leases"]
         assert lease["pid"] == orphan
     finally:
-        import os
-        import signal
-
         os.kill(orphan, signal.SIGKILL)
 
 
@@ -123,6 +123,85 @@ def test_leases_are_listed_for_people_and_programs(gpulab: Run, start: Start) ->
     text = gpulab("leases").stdout
     assert "8.0 GiB" in text
     assert f"process {process.pid}" in text  # type: ignore[attr-defined]
+
+
+def test_a_driver_that_hangs_at_its_start_is_an_answer_and_the_command_ends(
+    gpulab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tmp_path / "hangs.json"
+    fault = {"call": "nvmlInit*", "hang": True}
+    scenario.write_text(json.dumps({"devices": [{"profile": "h100", "count": 8}], "faults": [fault]}))
+    monkeypatch.setenv("GPULAB_SIMULATE", str(scenario))
+    result = gpulab("status", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["nvml"]["state"] == "unresponsive"
+
+
+def test_without_a_lease_directory_nothing_looks_free(
+    gpulab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "leases")
+    monkeypatch.setenv("GPULAB_LEASE_DIR", str(tmp_path / "link"))
+    result = gpulab("status")
+    words = " ".join(result.stdout.split())
+    assert result.returncode == 0
+    assert "is a link; name the real directory in GPULAB_LEASE_DIR" in words
+    assert sum(line.endswith("unknown") for line in map(str.rstrip, result.stdout.splitlines())) == 8
+    assert " free" not in words
+    report = json.loads(gpulab("status", "--json").stdout)
+    assert (report["lease_scope"], report["leases"]) == (None, None)
+    refused = gpulab("leases", "--json")
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("status", "--json"), ("leases", "--json")])
+def test_a_configuration_that_cannot_be_read_leaves_stdout_empty(
+    gpulab: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("GPULAB_CONFIG", "/no/such/file")
+    result = gpulab(*words)
+    assert (result.returncode, result.stdout) == (64, "")
+    assert len(result.stderr.splitlines()) == 1
+
+
+BROKEN = """
+import json, sys
+def dumps(report): raise ValueError("two\\nlines")
+json.dumps = dumps
+from gpulab.cli import main
+sys.argv = ["gpulab", "leases", "--json"]
+sys.exit(main())
+"""
+
+
+def test_what_nobody_expected_is_one_line_and_125() -> None:
+    result = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (125, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("gpulab: ValueError: two lines (leases.py:")
+    assert "report" in line
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this test writes to a full device")
+def test_output_that_cannot_be_written_is_one_line_and_125() -> None:
+    command = [sys.executable, "-m", "gpulab", "leases", "--json"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 125
+    assert len(result.stderr.splitlines()) == 1
+    assert "No space left on device" in result.stderr
+
+
+def test_watching_needs_a_terminal_and_is_not_for_programs(gpulab: Run) -> None:
+    for words, sentence in (
+        (("status", "--watch"), "use `gpulab status --json`"),
+        (("status", "--watch", "--json"), "--watch does not go with --json"),
+    ):
+        result = gpulab(*words)
+        assert (result.returncode, result.stdout) == (64, "")
+        assert sentence in result.stderr
+        assert len(result.stderr.splitlines()) == 1
 
 
 def test_an_unknown_command_and_a_wrong_option_are_64(gpulab: Run) -> None:
