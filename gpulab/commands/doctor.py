@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gpulab import config
 from gpulab.allocation.directory import LeaseDirectory, find
+from gpulab.allocation.leases import passed_over
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
 from gpulab.hardware import nvml
@@ -72,6 +73,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
             yield from check()
         except (GpulabError, OSError, ImportError) as error:
             yield Finding(subject, "fail", str(error))
+        except Exception as error:  # noqa: BLE001 - the rim: one broken check must not hide the others
+            reason = f"{type(error).__name__}: {error}"
+            yield Finding(subject, "fail", f"this check itself broke ({reason}); please report it.")
 
 
 def _driver(snapshot: Snapshot) -> Iterator[Finding]:
@@ -114,6 +118,11 @@ def _leases(settings: Settings) -> Iterator[Finding]:
     else:
         message = f"locks in {directory.path} do not work; set GPULAB_LEASE_DIR to a local disk."
         yield Finding("leases", "fail", message)
+    passed = passed_over(directory)
+    if passed:
+        files = "1 file" if passed == 1 else f"{passed} files"
+        message = f"{files} in {directory.path} passed over, because they are no leases; have them removed"
+        yield Finding("leases", "note", message)
     kind = _file_system(directory.path)
     if kind.startswith(_DOUBTFUL_FILE_SYSTEMS):
         yield Finding(

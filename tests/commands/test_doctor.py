@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,60 @@ def test_a_lease_directory_that_is_a_link_is_found(
     state, message = findings(gpulab)["leases"]
     assert state == "fail"
     assert "is a link" in message
+
+
+def test_files_that_are_no_leases_are_counted(gpulab: Run, tmp_path: Path) -> None:
+    assert "leases" in findings(gpulab)
+    for name in ("lease-nonsense", "lease-more-nonsense"):
+        (tmp_path / "leases" / name).write_text("{")
+    lines = [line for line in gpulab("doctor").stdout.splitlines() if "passed over" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"note  leases: 2 files in {tmp_path / 'leases'}")
+
+
+BROKEN = """
+import sys
+import jupyter_client.kernelspec
+class Broken:
+    def get_all_specs(self):
+        return {"odd": {"spec": {}}}
+jupyter_client.kernelspec.KernelSpecManager = Broken
+from gpulab.cli import main
+sys.argv = ["gpulab", "doctor", "--json"]
+sys.exit(main())
+"""
+
+
+def test_a_check_that_breaks_is_a_finding_and_hides_no_other() -> None:
+    # Another package that gives what nobody expected; our own code is as it is.
+    result = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "")
+    found = {entry["subject"]: entry for entry in json.loads(result.stdout)["findings"]}
+    assert found["Jupyter"]["state"] == "fail"
+    assert "KeyError: 'metadata'" in found["Jupyter"]["message"]
+    assert "front end" in found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="setup needs root")
+def test_what_setup_makes_can_be_read_by_all_whatever_the_umask(gpulab: Run, tmp_path: Path) -> None:
+    root = tmp_path / "image"
+    before = os.umask(0o077)
+    try:
+        assert gpulab("setup", "--root", str(root)).returncode == 0
+    finally:
+        os.umask(before)
+    modes = {str(p.relative_to(root)): p.stat().st_mode & 0o7777 for p in [root, *root.rglob("*")]}
+    assert modes == {
+        ".": 0o755,
+        "etc": 0o755,
+        "etc/gpulab": 0o755,
+        "etc/gpulab/config.toml": 0o644,
+        "etc/tmpfiles.d": 0o755,
+        "etc/tmpfiles.d/gpulab.conf": 0o644,
+        "run": 0o755,
+        "run/gpulab": 0o1777,
+        "run/gpulab/guard": 0o444,
+    }
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="setup needs root")
