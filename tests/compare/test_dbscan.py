@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import DBSCAN
 
-from gpulab.compare.workloads.dbscan import WORKLOAD, CumlDbscan
+from gpulab.compare.workloads.dbscan import INNER_RADIUS, WORKLOAD, CumlDbscan
 
 
 def test_the_same_seed_gives_the_same_float32_data_and_another_seed_others() -> None:
@@ -24,10 +24,24 @@ def test_eps_is_a_float32_number_so_that_no_side_rounds_it() -> None:
 
 def test_neighbours_per_point_stay_nearly_constant_over_the_sizes() -> None:
     means = []
-    for size in (10_000, 40_000, 160_000):
+    for size in (1_000, 10_000, 40_000, 160_000):
         data, parameters = WORKLOAD.make_data(size, 0), WORKLOAD.parameters(size)
         means.append(WORKLOAD.facts(data, parameters)["neighbours_per_point"])
-    assert max(means) / min(means) < 1.1
+    assert 10 <= min(means) <= max(means) <= 20
+    assert max(means[1:]) / min(means[1:]) < 1.1
+
+
+@pytest.mark.parametrize("size", [1_000, 4_000, 10_000, 100_000])
+def test_each_circle_is_one_cluster_and_little_is_noise(size: int) -> None:
+    points, parameters = WORKLOAD.make_data(size, 0)["points"], WORKLOAD.parameters(size)
+    labels = DBSCAN(eps=parameters["eps"], min_samples=5).fit_predict(points)
+    first, second = np.argsort(np.bincount(labels[labels >= 0]))[::-1][:2]
+    outside = np.linalg.norm(points, axis=1) > (1 + INNER_RADIUS) / 2
+    counts = [int((labels == label).sum()) for label in (first, second)]
+    assert counts == pytest.approx([size / 2, size / 2], rel=0.1)
+    assert sum(counts) > 0.9 * size
+    sides = [set(outside[labels == label]) for label in (first, second)]
+    assert sorted(map(sorted, sides)) == [[False], [True]], "one cluster a circle, none across the gap"
 
 
 def test_the_sampled_number_of_neighbours_is_that_of_all_points() -> None:

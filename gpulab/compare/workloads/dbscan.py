@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["WORKLOAD", "CumlDbscan", "Dbscan", "SklearnDbscan"]
 
 MIN_SAMPLES = 5
-AREA_PER_NEIGHBOUR = 10.0
-"""eps = sqrt(this / n): some 16 neighbours a point from ten thousand points on."""
+INNER_RADIUS, NOISE = 0.55, 0.04
+"""Of circles around an outer radius of 1: far enough apart that noise never joins them."""
+AREA_PER_NEIGHBOUR = 7.5
+"""eps = sqrt(this / n): 15 to 20 neighbours a point, so that each circle holds together as one cluster."""
 SAMPLED_POINTS = 2_000
 STORED_BYTES = 8 * 1.5
 """scikit-learn keeps an 8-byte index for every neighbour of every point, and more while it joins them."""
@@ -120,7 +122,7 @@ class Dbscan:
         import numpy as np
         from sklearn.datasets import make_circles
 
-        points, _ = make_circles(n_samples=size, factor=0.8, noise=0.05, random_state=seed)
+        points, _ = make_circles(n_samples=size, factor=INNER_RADIUS, noise=NOISE, random_state=seed)
         return {"points": np.ascontiguousarray(points, dtype=np.float32)}
 
     def parameters(self, size: int) -> dict[str, float]:
