@@ -89,7 +89,7 @@ export class Drawing {
     write(this.every, this.all ? "Only this kernel's" : `Show all ${total}`);
     this.every.setAttribute("aria-pressed", String(this.all));
     this.tabular.hidden = !total || Boolean(machine.trouble);
-    write(this.tabular, this.table.node.hidden ? "As table" : "Hide table");
+    write(this.tabular, this.table.node.hidden ? "Show table" : "Hide table");
     this.tabular.setAttribute("aria-expanded", String(!this.table.node.hidden));
     const { kind, text } = liveness(this.state);
     write(this.live, text);

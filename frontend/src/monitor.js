@@ -27,7 +27,12 @@ function render({ model, el }) {
     redraw();
   }
   function beat() {
-    if (page.visible) model.send({ kind: "beat" });
+    if (!page.visible) return;
+    try {
+      model.send({ kind: "beat" });
+    } catch {
+      // Its kernel has been changed: the view stays, shows how old its figures are, and hears no answer
+    }
   }
   function redraw() {
     state.connecting = performance.now() < connectingUntil;

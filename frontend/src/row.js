@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { element, mark, write } from "./dom.js";
 import { capacity, celsius, duration, gibibytes, memory, percent, plain, watts } from "./format.js";
-import { deviceName, nameParts, use } from "./words.js";
+import { deviceName, nameParts, use, useInFull } from "./words.js";
 
 const MIB = 2 ** 20;
 
@@ -81,12 +81,14 @@ export class Row {
     const [model, remark] = nameParts(device);
     write(this.name, model);
     write(this.remark, remark);
-    write(this.use, use(device, state.machine.mode === "team"));
+    const team = state.machine.mode === "team";
+    write(this.use, use(device, team));
     mark(this.name, "title", `${device.name ?? "unnamed GPU"}\n${device.uuid ?? ""}`);
-    mark(this.use, "title", this.use.textContent);
+    mark(this.use, "title", useInFull(device, team));
     this.badge.hidden = !device.mine;
     this.node.classList.toggle("gl-mine", device.mine);
     this.node.classList.toggle("gl-broken", device.state !== "ok");
+    this.use.classList.toggle("gl-several", device.state === "ok" && device.holders.length > 1);
     this.use.classList.toggle("gl-free", device.state === "ok" && device.use === "free");
   }
 
@@ -109,7 +111,10 @@ export class Row {
     const { history } = state;
     const share = device.mine && device.share_bytes ? device.share_bytes / MIB : null;
     write(this.share, share === null ? "" : `your share ${capacity(device.share_bytes)} GiB`);
-    this.share.style.bottom = `${(100 * (share ?? 0)) / this.options[1].max}%`;
+    // Above its line; where the chart has no room there, below it
+    const height = (share ?? 0) / this.options[1].max;
+    this.share.style.setProperty("--gl-height", String(height));
+    this.share.classList.toggle("gl-below", height > 0.7);
     this.charts[0].draw(history.series(position, 0), history.now, null);
     this.charts[1].draw(history.series(position, 1), history.now, share);
   }

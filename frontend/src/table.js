@@ -2,7 +2,7 @@
 
 import { element, write } from "./dom.js";
 import { celsius, memory, percent, plain, watts } from "./format.js";
-import { deviceName, use } from "./words.js";
+import { deviceName, useInFull } from "./words.js";
 
 const COLUMNS = ["GPU", "Name", "Use", "Utilization", "Memory", "Power", "Temperature"];
 
@@ -25,7 +25,7 @@ export class Table {
       const cells = [
         `${deviceName(device)}${device.mine ? " (yours)" : ""}`,
         device.name ?? "unnamed GPU",
-        use(device, state.machine.mode === "team"),
+        useInFull(device, state.machine.mode === "team").replaceAll("\n", "; "),
         plain(percent(figures?.gpu)),
         plain(memory(figures?.memory, device.memory_total_bytes)),
         plain(watts(figures?.power)),

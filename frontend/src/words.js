@@ -14,24 +14,52 @@ export function deviceName(device) {
   return device.kind === "mig" ? `MIG ${device.label}` : `GPU ${device.label}`;
 }
 
+/** "ada 8 GiB": with the share, if it is one. */
+function who(holder) {
+  return holder.share_bytes ? `${holder.who} ${capacity(holder.share_bytes)} GiB` : holder.who;
+}
+
 function holderWords(holder) {
-  const parts = [holder.who];
-  if (holder.notebook) parts.push(holder.notebook);
   const time = since(holder.since);
-  return { who: parts.join(" · "), since: time ? `since ${time}` : "" };
+  const named = [who(holder), holder.notebook].filter(Boolean).join(" · ");
+  return { who: named, since: time ? `since ${time}` : "" };
+}
+
+const BRIEF_CHARACTERS = 22;
+
+/** One of several: "ada 8 GiB, train.ipynb, 14:02". A long notebook's name keeps its two ends. */
+function briefly(holder) {
+  const { notebook } = holder;
+  const long = notebook && notebook.length > BRIEF_CHARACTERS;
+  const short = long ? `${notebook.slice(0, 10)}…${notebook.slice(-11)}` : notebook;
+  return [who(holder), short, since(holder.since)].filter(Boolean).join(", ");
+}
+
+/** Where there is no room for more: who and how much. Two are told in full. */
+function together(holders) {
+  return holders.map(holders.length > 2 ? who : briefly).join(" · ");
+}
+
+/** Everything there is to say, a line for each holder. */
+export function useInFull(device, team) {
+  if (device.state !== "ok" || device.holders.length < 2) return use(device, team);
+  const lines = device.holders.map((holder) => {
+    const words = holderWords(holder);
+    return [words.who, words.since, holder.mine ? "(yours)" : ""].filter(Boolean).join(" ");
+  });
+  return lines.join("\n");
 }
 
 /** Who has the device: one line. In the team's view the holder stands first, elsewhere the fact. */
 export function use(device, team) {
   if (device.state !== "ok") return device.message || device.state;
   if (device.mine && !team) return yours(device);
-  const others = device.holders.map(holderWords);
-  if (others.length === 1) {
-    const [one] = others;
+  if (device.holders.length === 1) {
+    const one = holderWords(device.holders[0]);
     if (team) return [one.who, one.since].filter(Boolean).join(" · ");
     return ["leased by", one.who, one.since].filter(Boolean).join(" ");
   }
-  if (others.length > 1) return `${team ? "" : "shared by "}${others.map((one) => one.who).join(", ")}`;
+  if (device.holders.length > 1) return `${team ? "" : "shared by "}${together(device.holders)}`;
   if (device.use === "free") return "free";
   if (device.use === "unseen") return "in use by what is not listed, no lease";
   if (device.use === "drained") return "taken out of service";
@@ -45,7 +73,7 @@ export function use(device, team) {
 function yours(device) {
   const own = device.holders.find((holder) => holder.mine);
   const time = own && since(own.since) ? ` since ${since(own.since)}` : "";
-  const others = device.holders.filter((holder) => !holder.mine).map((holder) => holder.who);
+  const others = device.holders.filter((holder) => !holder.mine).map(who);
   const company = others.length ? `, shared with ${others.join(", ")}` : "";
   const share = device.share_bytes ? `share ${capacity(device.share_bytes)} GiB` : "whole GPU";
   return `${share}${time}${company}`;

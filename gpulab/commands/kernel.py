@@ -9,11 +9,17 @@ from gpulab.config import ON_FULL
 
 __all__ = ["add_arguments", "run"]
 
+_INSTALL = (
+    "Write a kernelspec whose kernels get a GPU. It goes into this Python environment, or where Python is "
+    "the system's into your own Jupyter directory; --user, --sys-prefix and --prefix choose the place."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `gpulab kernel install|remove|list`."""
     actions = parser.add_subparsers(dest="action", metavar="install|remove|list", required=True)
-    _add_install(actions.add_parser("install", help="write a kernelspec whose kernels get a GPU"))
+    what = "write a kernelspec whose kernels get a GPU"
+    _add_install(actions.add_parser("install", help=what, description=_INSTALL))
     remove = actions.add_parser("remove", help="remove a kernelspec of gpulab's")
     remove.add_argument("--name", default="gpulab", metavar="N", help="default gpulab")
     _add_place(remove)
@@ -33,14 +39,19 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclusive", action="store_true", help="the whole GPU, also with --memory")
     parser.add_argument("--on-full", choices=ON_FULL, help="what happens if no GPU is free")
     whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("--from", dest="source", metavar="KERNELSPEC", help="copy one, in any language")
+    whose.add_argument(
+        "--from",
+        dest="source",
+        metavar="KERNELSPEC",
+        help="copy one, in any language, with its options if it is gpulab's",
+    )
     whose.add_argument("--python", metavar="PATH", help="the Python of another environment")
     _add_place(parser)
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--user", action="store_true", help="for this account")
+    place.add_argument("--user", action="store_true", help="for this account, in any environment")
     place.add_argument("--sys-prefix", action="store_true", help="in this Python environment")
     place.add_argument("--prefix", metavar="P", help="below P/share/jupyter")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gpulab.config import ON_FULL
 from gpulab.errors import GpulabError, RequestError
 from gpulab.jupyter.interpreter import EXTENSION, Interpreter, ask
-from gpulab.units import parse_bytes
+from gpulab.units import format_bytes, parse_bytes
 
 __all__ = [
     "NAME",
@@ -34,6 +34,8 @@ NAME = "gpulab"
 PROVISIONER = "gpulab-provisioner"
 _LOCAL = (None, "local-provisioner", PROVISIONER)
 _VALID_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_REMARK = re.compile(r" \((?:ipykernel|GPU|[0-9]+ GPUs)(?:, [^()]*)?\)$")
+"""What stands behind a language's name in a display name: ipykernel's remark, or one of ours."""
 
 
 class Options(NamedTuple):
@@ -82,6 +84,8 @@ class _Draft(NamedTuple):
     spec: dict[str, Any]
     resources: str | None
     notes: tuple[str, ...] = ()
+    config: dict[str, Any] = {}  # noqa: RUF012 - of a tuple, and never changed
+    """What a kernelspec of ours already asks for."""
 
 
 def install(
@@ -97,15 +101,17 @@ def install(
     """Write a kernelspec, replacing only one of our own.
 
     `source` names the kernelspec to copy, in any language; `python` the interpreter of another
-    environment; without either it is this Python. Without `user` or `prefix` it goes into this
-    environment, or if this is the system's Python to the user's directory.
+    environment; without either it is this Python. What a `source` of ours asks for is taken over where
+    `options` say nothing. Without `user` or `prefix` it goes into this environment, or if this is the
+    system's Python to the user's directory.
 
     Raises RequestError for what cannot be installed, GpulabError where nothing can be written.
     """
     name = _checked_name(name or (NAME if source is None else f"{NAME}-{source}"))
-    config = options.checked()
+    asked = options.checked()
     draft = _of_python(python) if source is None else _of_kernelspec(source)
-    spec = {**draft.spec, "display_name": display_name or draft.spec["display_name"]}
+    config = {**draft.config, **asked}
+    spec = {**draft.spec, "display_name": display_name or _title(draft.spec["display_name"], name, config)}
     provisioner = {"provisioner_name": PROVISIONER, **({"config": config} if config else {})}
     spec["metadata"] = {**spec.get("metadata", {}), "kernel_provisioner": provisioner}
     directory = _directory(user, prefix)
@@ -147,6 +153,20 @@ def _checked_name(name: str) -> str:
     return name.lower()
 
 
+def _title(language: str, name: str, config: dict[str, Any]) -> str:
+    """`Python 3 (GPU, 8 GiB)`: what its kernels get, and where that is another's title too, its name."""
+    gpus = config.get("gpus", 1)
+    parts = ["GPU" if gpus == 1 else f"{gpus} GPUs"]
+    if config.get("memory"):
+        parts.append(format_bytes(parse_bytes(config["memory"])).replace(".0 ", " "))
+    if config.get("exclusive"):
+        parts.append("exclusive")
+    base = _REMARK.sub("", language)
+    title = f"{base} ({', '.join(parts)})"
+    others = {_read(path).get("display_name") for other, path in _all_paths().items() if other != name}
+    return f"{base} ({', '.join([*parts, name])})" if title in others and name != NAME else title
+
+
 def _of_python(python: str | None) -> _Draft:
     """A kernelspec for an interpreter, as its own ipykernel would write it."""
     command = sys.executable if python is None else os.path.abspath(os.path.expanduser(python))
@@ -154,7 +174,7 @@ def _of_python(python: str | None) -> _Draft:
     if found.kernel is None:
         raise RequestError(f"{command} has no ipykernel ({found.why}); install ipykernel there first.")
     argv = [command, "-Xfrozen_modules=off", *found.kernel["argv"][1:]]
-    spec = {**found.kernel, "argv": argv, "display_name": "Python 3 (GPU)"}
+    spec = {**found.kernel, "argv": argv, "display_name": "Python 3"}
     return _with_extension(_Draft(spec, found.resources), found)
 
 
@@ -173,9 +193,9 @@ def _of_kernelspec(source: str) -> _Draft:
         raise RequestError(
             f"Kernels of {source!r} are started by {starter!r}; gpulab can give GPUs to local kernels only."
         )
-    if starter != PROVISIONER:
-        spec["display_name"] = f"{spec.get('display_name', source)} (GPU)"
-    draft = _Draft(spec, original.resource_dir)
+    spec.setdefault("display_name", source)
+    config = spec["metadata"]["kernel_provisioner"].get("config") or {} if starter == PROVISIONER else {}
+    draft = _Draft(spec, original.resource_dir, config=config)
     launcher = _launcher(spec["argv"])
     return draft if launcher is None else _with_extension(draft, ask(launcher))
 

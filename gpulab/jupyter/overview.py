@@ -140,7 +140,8 @@ def _stranger(process: dict[str, Any]) -> str:
 def _notes(snapshot: Snapshot, scope: str | None) -> str:
     age = format_duration(max(0.0, time.time() - snapshot.time))
     source = "the sampler" if snapshot.source == "sampler" else "NVML"
-    notes = [f"Figures from {source}, {age} old", SCOPES.get(scope or "", "no leases here")]
+    notes = [f"figures from {source}, {age} old"] if snapshot.devices else []
+    notes.append(SCOPES.get(scope or "", "no leases here"))
     if snapshot.simulated:
         notes.append("simulated machine, no real GPU")
-    return "; ".join(notes) + "."
+    return _capital("; ".join(notes) + ".")

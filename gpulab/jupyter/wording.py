@@ -22,9 +22,19 @@ def no_gpu(reason: str) -> str:
 
 def ownership(lease: Lease, scope: str) -> str:
     """What a lease gives, as in: NVIDIA T4, GPU-1234abcd… is yours (leases of this account only)."""
-    uuids = ", ".join(short_uuid(uuid) for uuid in lease.gpus)
-    named = f"{lease.devices}, {uuids}" if lease.devices else uuids
+    named = _each(lease)
     if lease.mode == "shared":
         named = f"{format_bytes(lease.memory_bytes)} of {named}"
     bound = f" ({SCOPES['account']})" if scope == "account" else ""
     return f"{named} {'is' if len(lease.gpus) == 1 else 'are'} yours{bound}."
+
+
+def _each(lease: Lease) -> str:
+    """Every GPU with its name, if this process was told the names."""
+    uuids = [short_uuid(uuid) for uuid in lease.gpus]
+    if len(uuids) == 1:
+        return f"{lease.devices}, {uuids[0]}" if lease.devices else uuids[0]
+    names = (lease.devices or "").split(", ")
+    if len(names) == len(uuids):  # a name may hold a comma itself
+        uuids = [f"{uuid} ({name})" for uuid, name in zip(uuids, names, strict=True)]
+    return f"{', '.join(uuids[:-1])} and {uuids[-1]}"
