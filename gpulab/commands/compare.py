@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", metavar="N,N", help="for example 1e3,1e4 (default: the workload's own)")
     parser.add_argument("--backends", metavar="NAME,NAME", help="default: all of the workload")
     parser.add_argument(
-        "--budget", type=float, default=DEFAULT_BUDGET, metavar="SECONDS", help="for everything (%(default)s)"
+        "--budget",
+        type=float,
+        default=DEFAULT_BUDGET,
+        metavar="SECONDS",
+        help="for measuring; starting the libraries comes on top (%(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the data (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object and nothing else")

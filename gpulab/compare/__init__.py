@@ -41,7 +41,10 @@ def compare(
     backends
         Names of backends; None means all. The best CPU backend is found by a race at each size.
     budget
-        Seconds for everything. A size that is forecast to break it is not run, and says so.
+        Seconds for measuring, over all sizes; starting the workers comes on top (each imports its library
+        and makes two small calls, some seconds), and the last results are compared past it. A size that
+        is forecast to break it is not run, and says so. One that is begun gets the six repeats that an
+        interval needs, even if the forecast was too low, until a call is ended 5 s after the budget.
     seed
         Of the data; the same seed gives the same data on every machine.
     progress

@@ -15,25 +15,35 @@ import time
 from typing import Any
 
 from gpulab import config
-from gpulab.compare.records import Sample, decode
+from gpulab.compare.decoding import clean, decode
+from gpulab.compare.records import Sample
 from gpulab.errors import WorkloadError
 
 __all__ = ["WorkerProcess"]
 
 
 class WorkerProcess:
-    """One backend in a process of its own; `deadline` bounds every request (monotonic seconds)."""
+    """One backend in a process of its own; `deadline` bounds every request (monotonic seconds).
 
-    def __init__(self, workload: str, backend: str, deadline: float) -> None:
+    `environment` is the process's; None means this process's own.
+    """
+
+    def __init__(
+        self, workload: str, backend: str, deadline: float, environment: dict[str, str] | None = None
+    ) -> None:
         self.name = backend
         self.deadline = deadline
+        self.gpu: str | None = None
+        """The UUID of its GPU as CUDA reports it; see `strangers.used_device`."""
+        environment = config.inherited() if environment is None else environment
+        self.mask = environment.get("CUDA_VISIBLE_DEVICES")
         self._errors = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115  closed in close()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpulab.compare.worker", workload, backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=config.inherited(),
+            env=environment,
             text=True,
             encoding="utf-8",
             start_new_session=True,  # a notebook's interrupt goes to the whole group: it is ours to end
@@ -114,4 +124,4 @@ class WorkerProcess:
             lines = self._errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
         except (OSError, ValueError):
             return "."
-        return f": {lines[-1][:200]}" if lines else "."
+        return f": {clean(lines[-1])[:200]}" if lines else "."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from gpulab.compare.client import WorkerProcess
+from gpulab.compare.loan import Loan
 from gpulab.compare.records import BackendRecord, Machine
 from gpulab.compare.sweep import Timing
 from gpulab.compare.workload import Backend, Workload
@@ -18,20 +20,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Crew", "load_arrays", "made", "save_arrays"]
 
+START_SECONDS = 120.0
+"""What one worker may take to start: on a cold disk a GPU library's import alone can take half of it."""
+
 
 class Crew:
     """One worker for each backend that can run here, and a record of each that was asked for."""
 
-    def __init__(self, workload: Workload, machine: Machine, deadline: float) -> None:
+    def __init__(self, workload: Workload, machine: Machine) -> None:
         self.workload = workload
         self.machine = machine
-        self.deadline = deadline
-        """Of the start, in monotonic seconds; a call that is not done by then is ended with its worker."""
         self.records: dict[str, BackendRecord] = {}
         self.workers: dict[str, WorkerProcess] = {}
         self.history: dict[str, list[Timing]] = {}
 
-    def start(self, backends: Iterable[Backend], folder: str, seed: int, tell: Callable[[str], None]) -> None:
+    def start(
+        self,
+        backends: Iterable[Backend],
+        loan: Loan,
+        folder: str,
+        seed: int,
+        tell: Callable[[str], None],
+    ) -> None:
         """Start the workers one after the other, for the time of the import is part of the result.
 
         Raises WorkloadError if none can run.
@@ -41,13 +51,13 @@ class Crew:
             save_arrays(self.workload.make_data(size, seed), made(f"{pilot}-{size}"))
         for backend in backends:
             tell(f"starting {backend.name}")
-            self.records[backend.name] = self._start(backend, pilot)
+            self.records[backend.name] = self._start(backend, loan, pilot)
         if not self.workers:
             reasons = "; ".join(f"{record.name}: {record.reason}" for record in self.records.values())
             raise WorkloadError(f"No backend of {self.workload.name} can run here ({reasons}).")
 
     def set_deadline(self, deadline: float) -> None:
-        """From now on, for the workers there are."""
+        """For the workers there are: a call that is not done by then is ended with its worker."""
         for worker in self.workers.values():
             worker.deadline = deadline
 
@@ -71,12 +81,16 @@ class Crew:
         for worker in self.workers.values():
             worker.close()
 
-    def _start(self, backend: Backend, pilot: str) -> BackendRecord:
+    def _start(self, backend: Backend, loan: Loan, pilot: str) -> BackendRecord:
         record = BackendRecord(backend.name, backend.title, backend.side, backend.library, "unavailable")
-        reason = (self.machine.gpu_reason if backend.side == "gpu" else "") or backend.missing()
+        on_gpu = backend.side == "gpu"
+        no_gpu, borrowed = (self.machine.gpu_reason, loan) if on_gpu else ("", Loan())
+        reason = no_gpu or backend.missing() or borrowed.reason
         if reason:
             return replace(record, reason=reason)
-        self.workers[backend.name] = WorkerProcess(self.workload.name, backend.name, self.deadline)
+        self.workers[backend.name] = WorkerProcess(
+            self.workload.name, backend.name, time.monotonic() + START_SECONDS, borrowed.environment
+        )
         try:
             return self._first_calls(record, pilot)
         except WorkloadError as error:
@@ -90,6 +104,7 @@ class Crew:
         if "unusable" in started:
             self._drop(record.name)
             return replace(record, reason=started["unusable"])
+        worker.gpu = started.pop("gpu")
         results = made(f"{pilot}-{record.name}")
         worker.ask("load", folder=f"{pilot}-{size}", parameters=self.workload.parameters(size))
         first, warm = (worker.ask("verify", folder=results) for _ in range(2))

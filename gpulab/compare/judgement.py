@@ -75,7 +75,14 @@ def judge(result: Result, run: SizeRun) -> Speedup | str:
     cpu = next((m for m in run.measurements if m.backend == run.best_cpu), None)
     if cpu is None:
         return "no CPU backend was measured to compare with"
-    reasons = (_why_not_proved(run, cpu, gpu), why_disturbed(cpu), why_disturbed(gpu))
+    reasons = (
+        _why_unnamed(result, cpu, gpu),
+        _why_not_proved(run, cpu, gpu),
+        why_disturbed(cpu),
+        why_disturbed(gpu),
+        _why_unknown_pressure(result, cpu, gpu),
+        _why_strangers(run, gpu),
+    )
     return next((reason for reason in reasons if reason is not None), None) or _ratio(run, cpu, gpu)
 
 
@@ -101,6 +108,39 @@ def _why_no_gpu(result: Result, run: SizeRun) -> str:
     return "no GPU backend was asked for"
 
 
+def _why_unnamed(result: Result, cpu: Measurement, gpu: Measurement) -> str | None:
+    """What a reader must know of both sides: that they could run, on which GPU, on how many threads."""
+    for name in (cpu.backend, gpu.backend):
+        backend = result.backend(name)
+        if backend.state == "unavailable":
+            return f"{name} is said to be unavailable here ({backend.reason or 'without a reason'})"
+    if result.machine.gpu is None:
+        return "it is not known which GPU was measured"
+    if result.backend(cpu.backend).threads is None:
+        return f"it is not known how many threads {cpu.backend} used"
+    return None
+
+
+def _why_unknown_pressure(result: Result, cpu: Measurement, gpu: Measurement) -> str | None:
+    """A wait that the kernel does not tell is not the same as none."""
+    shares = [sample.stalled_share for side in (cpu, gpu) for sample in side.samples]
+    if result.machine.pressure is None or None in shares:
+        return "it is not known whether other work disturbed the CPUs"
+    return None
+
+
+def _why_strangers(run: SizeRun, gpu: Measurement) -> str | None:
+    found = run.strangers.get(gpu.backend)
+    if found is None or found.before is None or found.after is None:
+        why = found.reason if found is not None and found.reason else "it was not recorded"
+        return f"it is not known whether other processes computed on the GPU of {gpu.backend}: {why}"
+    most = max(found.before, found.after)
+    if most:
+        others = "another process" if most == 1 else f"{most} other processes"
+        return f"{others} computed on the GPU of {gpu.backend}; measure again on a GPU of your own"
+    return None
+
+
 def _why_not_proved(run: SizeRun, cpu: Measurement, gpu: Measurement) -> str | None:
     doubt = run.placement.get(gpu.backend, "its placement was not checked")
     if doubt:
@@ -108,8 +148,9 @@ def _why_not_proved(run: SizeRun, cpu: Measurement, gpu: Measurement) -> str | N
     checks = [p for p in run.parity if {p.reference, p.candidate} == {cpu.backend, gpu.backend}]
     if not checks:
         return "the results of the two sides were not compared"
-    if any(check.state == "different" for check in checks):
-        return f"the two sides disagree: {checks[0].message}"
+    different = [check.message for check in checks if check.state == "different"]
+    if different:
+        return f"the two sides disagree: {different[0]}"
     if any(s.host_to_device_seconds is None or s.device_to_host_seconds is None for s in gpu.samples):
         return "the transfers were not timed"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import time
@@ -12,6 +11,7 @@ from typing import Literal
 
 import gpulab
 from gpulab.compare.crew import Crew, made, save_arrays
+from gpulab.compare.loan import borrow
 from gpulab.compare.pairing import Pairing
 from gpulab.compare.progress import Progress
 from gpulab.compare.provenance import describe_machine, memory_room
@@ -24,12 +24,9 @@ from gpulab.errors import RequestError
 __all__ = ["Sweep", "choose_backends", "measure"]
 
 SIDES: tuple[Literal["cpu", "gpu"], ...] = ("cpu", "gpu")
-START_SECONDS = 60.0
-"""What a worker may take to start, whatever the budget."""
 GRACE_SECONDS = 5.0
 """What a call may take beyond the budget before its worker is ended."""
-CHEAP_SHARE = 0.1
-"""A size that costs less than this share of the budget is run even if starting took all of it."""
+LONGEST_BUDGET = 1e9
 
 
 def measure(
@@ -45,9 +42,9 @@ def measure(
     found = find_workload(workload)
     wanted = parse_sizes(found.sizes if sizes is None else sizes)
     chosen = choose_backends(found, backends)
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 1e-9 < budget < LONGEST_BUDGET:
         raise RequestError(
-            f"The budget is a number of seconds above 0, not {budget!r}; write for example 60."
+            f"The budget is a number of seconds above 0 and below 1e9, not {budget!r}; write for example 60."
         )
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise RequestError(f"The seed is a whole number from 0 to 2**32 - 1, not {seed!r}.")
@@ -76,8 +73,9 @@ class Sweep:
 
     def __init__(self, workload: Workload, budget: float, seed: int, bar: Progress) -> None:
         self.workload, self.budget, self.seed, self.bar = workload, budget, seed, bar
-        self.deadline = time.monotonic() + budget
-        self.crew = Crew(workload, describe_machine(), self.deadline + START_SECONDS)
+        self.deadline = 0.0
+        """Of the measuring, in monotonic seconds; set once the workers have started."""
+        self.crew = Crew(workload, describe_machine())
         self.runs: list[SizeRun] = []
         self.around: list[Timing] = []
         """Seconds of what is not the work: making the data, comparing the results."""
@@ -85,12 +83,16 @@ class Sweep:
     def run(self, sizes: tuple[int, ...], backends: tuple[Backend, ...]) -> Result:
         """Measure. An interrupt ends it early, and is raised only if nothing was measured yet."""
         interrupted = False
-        with tempfile.TemporaryDirectory(prefix="gpulab-compare-", ignore_cleanup_errors=True) as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="gpulab-compare-", ignore_cleanup_errors=True) as folder,
+            borrow(self.crew.machine, backends) as loan,
+        ):
             try:
-                self.crew.start(backends, folder, self.seed, self.bar.tell)
-                self.crew.set_deadline(time.monotonic() + self._left() + GRACE_SECONDS)
+                self.crew.start(backends, loan, folder, self.seed, self.bar.tell)
+                self.deadline = time.monotonic() + self.budget
+                self.crew.set_deadline(self.deadline + GRACE_SECONDS)
                 for number, size in enumerate(sizes):
-                    share = (self.deadline - time.monotonic()) / (len(sizes) - number)
+                    share = self._left() / (len(sizes) - number)
                     self._measure(size, os.path.join(folder, str(number)), time.monotonic() + share)
                     self.bar.advance()
             except KeyboardInterrupt:
@@ -140,7 +142,7 @@ class Sweep:
         )
 
     def _left(self) -> float:
-        return max(self.deadline - time.monotonic(), CHEAP_SHARE * self.budget)
+        return self.deadline - time.monotonic()
 
     def _result(self, interrupted: bool) -> Result:
         return Result(

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpulab.compare.crew import Crew, load_arrays, made
-from gpulab.compare.records import Measurement, Parity, Sample, SizeRun
+from gpulab.compare.records import Measurement, Parity, Sample, SizeRun, Strangers
+from gpulab.compare.strangers import around
 from gpulab.compare.sweep import RACE_REPEATS, Timing, racers
 from gpulab.compare.timing import alternate, summarize
 from gpulab.errors import WorkloadError
+from gpulab.hardware.observe import observe
 
 if TYPE_CHECKING:
     from gpulab.compare.workload import Arrays
@@ -32,6 +34,7 @@ class Pairing:
         self.samples: dict[str, list[Sample]] = {}
         self.failures: dict[str, str] = {}
         self.placement: dict[str, str] = {}
+        self.strangers: dict[str, Strangers] = {}
         self.parity: list[Parity] = []
         self.best_cpu: str | None = None
         self.check_seconds = 0.0
@@ -55,6 +58,7 @@ class Pairing:
             measurements=tuple(Measurement(name, tuple(samples)) for name, samples in self.samples.items()),
             parity=tuple(self.parity),
             placement=self.placement,
+            strangers=self.strangers,
             failures=self.failures,
         )
         if not self.done:
@@ -112,7 +116,12 @@ class Pairing:
         baseline = [] if self.best_cpu is None else [self.best_cpu]
         sides = {name: self.crew.workers[name] for name in [*baseline, *self._running("gpu")]}
         failures: dict[str, str] = {}
+        on_gpu = {name: sides[name] for name in self._running("gpu")}
+        before = observe(max_age=0) if on_gpu else None
         alternate(sides, self.seconds, self.samples, failures, deadline=deadline, tell=self.tell)
+        if before is not None:
+            own = {self.crew.workers[name].pid for name in self.crew.names("gpu")}
+            self.strangers = around(on_gpu, own, before, observe(max_age=0))
         for name, reason in failures.items():
             self._fail(name, reason)
         for name, samples in self.samples.items():

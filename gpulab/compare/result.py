@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpulab.compare import judgement
+from gpulab.compare.decoding import decode, encode
 from gpulab.compare.judgement import Column, Speedup
-from gpulab.compare.records import BackendRecord, Machine, SizeRun, decode, encode
+from gpulab.compare.records import BackendRecord, Machine, Seconds, SizeRun
 from gpulab.compare.timing import Summary
 from gpulab.errors import RequestError, WorkloadError
 
@@ -48,7 +49,7 @@ class Result:
     date: str
     gpulab: str
     seed: int
-    budget_seconds: float
+    budget_seconds: Seconds
     interrupted: bool
     machine: Machine
     backends: tuple[BackendRecord, ...]
@@ -200,20 +201,37 @@ def load(path: str | os.PathLike[str]) -> Result:
 
 
 def _check_names(result: Result) -> None:
-    """Every backend that is spoken of is described, and every size is there once, rising."""
-    known = {backend.name for backend in result.backends}
+    """Every backend that is spoken of is described once, and every size is there once, rising."""
+    _check_once([backend.name for backend in result.backends], "describes")
+    sides = {backend.name: backend.side for backend in result.backends}
     for run in result.runs:
-        spoken = {measurement.backend for measurement in run.measurements} | set(run.race) | set(run.failures)
-        spoken |= {name for check in run.parity for name in (check.reference, check.candidate)}
-        if run.best_cpu is not None:
-            spoken.add(run.best_cpu)
-        for name in sorted(spoken - known)[:1]:
+        for name in sorted(_spoken_of(run) - set(sides))[:1]:
             raise WorkloadError(
                 f"This result names a backend {name[:60]!r} that it does not describe; measure again."
+            )
+        _check_once([measurement.backend for measurement in run.measurements], "measures")
+        if run.best_cpu is not None and sides[run.best_cpu] != "cpu":
+            raise WorkloadError(
+                f"This result names {run.best_cpu[:60]!r} as its best CPU backend, which it describes as "
+                "a GPU backend, so gpulab did not write it; measure again."
             )
     if list(result.sizes) != sorted(set(result.sizes)):
         raise WorkloadError(
             "The sizes of this result do not rise, so gpulab did not write it; measure again."
+        )
+
+
+def _spoken_of(run: SizeRun) -> set[str]:
+    names = {measurement.backend for measurement in run.measurements}
+    names.update(run.race, run.failures, run.placement, run.strangers)
+    names.update(name for check in run.parity for name in (check.reference, check.candidate))
+    return names if run.best_cpu is None else names | {run.best_cpu}
+
+
+def _check_once(names: list[str], does: str) -> None:
+    for name in sorted({name for name in names if names.count(name) > 1})[:1]:
+        raise WorkloadError(
+            f"This result {does} the backend {name[:60]!r} twice, so gpulab did not write it; measure again."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulab.compare.judgement import Column, Speedup, column_summary, judge, why_disturbed
+from gpulab.compare.judgement import Column, Speedup, column_summary, fastest_gpu, judge, why_disturbed
 from gpulab.compare.timing import undisturbed
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ def notes(result: Result) -> list[str]:
         if isinstance(found, Speedup):
             interval = f"{found.low:.3g} to {found.high:.3g}"
             lines.append(f"{where}: speedup {found.value:.3g} ({interval}), transfers included.")
+        elif fastest_gpu(result, run) is not None and f"{where}: {found}." not in lines:
+            lines.append(f"{where}: no speedup is stated: {found}.")
     if result.interrupted:
         lines.append("Interrupted: what was measured until then is shown.")
     return [*lines, result.verdict]

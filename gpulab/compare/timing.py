@@ -79,7 +79,10 @@ def is_narrow(summary: Summary | None) -> bool:
 
 
 def undisturbed(samples: Iterable[Sample]) -> list[Sample]:
-    """The samples during which nothing waited for a CPU for long; an unknown wait counts as none."""
+    """The samples during which nothing is known to have waited for a CPU for long.
+
+    Where waiting is unknown their times can still be shown, but no speedup: see `judgement`.
+    """
     return [s for s in samples if s.stalled_share is None or s.stalled_share <= DISTURBED_SHARE]
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gpulab.compare.records import encode
+from gpulab.compare.decoding import clean, encode
 from gpulab.compare.timing import stall_clock, timed
 from gpulab.compare.workload import Backend, find_workload
 
@@ -43,6 +43,7 @@ class Worker:
         if reason is not None:
             return {"unusable": reason}
         return {
+            "gpu": self.backend.gpu_uuid(),
             "import_seconds": seconds,
             "threads": self.backend.threads(),
             "facts": self.backend.facts(),
@@ -95,7 +96,7 @@ def _answer(operation: Callable[..., dict[str, Any]], arguments: dict[str, Any])
     try:
         return operation(**arguments)
     except Exception as error:  # noqa: BLE001  the rim: any failure of a library becomes this side's reason
-        text = " ".join(str(error).split())[:300]
+        text = clean(str(error))[:300]
         return {"error": f"{type(error).__name__}: {text}" if text else type(error).__name__}
 
 

@@ -59,6 +59,13 @@ class Backend:
         """How many threads `compute` uses; None where that means nothing."""
         return None
 
+    def gpu_uuid(self) -> str | None:
+        """The UUID of the GPU that `compute` uses, in hexadecimal digits; None if it cannot be told.
+
+        It may be its beginning only: see `gpulab.compare.strangers.used_device`.
+        """
+        return None
+
     def facts(self) -> dict[str, str]:
         """What a reader must know to judge the figures: device, memory resource."""
         return {}
@@ -99,6 +106,13 @@ class CupyBackend(Backend):
                 return f"CUDA cannot start ({error}); `gpulab doctor` names the remedy"
             count = 0
         return None if count else "CUDA sees no GPU in this process; use a GPU kernel or `gpulab run`"
+
+    def gpu_uuid(self) -> str | None:
+        import cupy
+
+        uuid = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id).get("uuid")
+        # CuPy may hand out the bytes as a C string, which a zero byte ends and a missing one prolongs
+        return uuid[:16].hex() if isinstance(uuid, bytes) else None
 
     def facts(self) -> dict[str, str]:
         import cupy

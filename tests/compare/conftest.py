@@ -48,6 +48,7 @@ def size_run(size: int, cpu: float, gpu: float) -> dict[str, Any]:
         ],
         "parity": [{"state": "same", "message": "as it should be", "reference": CPU, "candidate": GPU}],
         "placement": {GPU: ""},
+        "strangers": {GPU: {"before": 0, "after": 0}},
     }
 
 
@@ -82,6 +83,7 @@ RECORD: dict[str, Any] = {
         "platform": "Example",
         "python": "3",
         "gpu": "Example GPU",
+        "pressure": "/proc/pressure/cpu",
     },
     "backends": [
         backend(CPU, "cpu", threads=4, import_seconds=1.0, first_call_seconds=0.5, warm_call_seconds=0.5),

@@ -117,8 +117,8 @@ def test_only_gpu_backends_without_a_gpu_is_one_sentence() -> None:
         ({"backends": []}, "no backend to measure; choose from: sklearn-auto"),
         ({"sizes": ["lots"]}, "'lots' is not a size"),
         ({"sizes": [0]}, "from 1 to"),
-        ({"budget": 0}, "above 0, not 0"),
-        ({"budget": float("nan")}, "above 0, not nan"),
+        ({"budget": 0}, "above 0 and below 1e9, not 0"),
+        ({"budget": float("nan")}, "above 0 and below 1e9, not nan"),
         ({"seed": -1}, "seed is a whole number"),
     ],
 )

@@ -92,6 +92,26 @@ REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda run: [s.update(stalled_share=0.5) for s in run["measurements"][0]["samples"][:7]],
         "disturbed 7 of 12 repeats of trees",
     ),
+    "unknown disturbance": (
+        lambda run: run["measurements"][1]["samples"][3].update(stalled_share=None),
+        "it is not known whether other work disturbed the CPUs",
+    ),
+    "a stranger who came": (
+        lambda run: run.update(strangers={GPU: {"before": 0, "after": 1}}),
+        "another process computed on the GPU of brute; measure again on a GPU of your own",
+    ),
+    "strangers who left": (
+        lambda run: run.update(strangers={GPU: {"before": 3, "after": 0}}),
+        "3 other processes computed on the GPU of brute",
+    ),
+    "strangers never counted": (
+        lambda run: run.update(strangers={}),
+        "not known whether other processes computed on the GPU of brute: it was not recorded",
+    ),
+    "strangers not listed": (
+        lambda run: run.update(strangers={GPU: {"before": 0, "after": None, "reason": "the driver hung"}}),
+        "not known whether other processes computed on the GPU of brute: the driver hung",
+    ),
     "too few": (
         lambda run: run["measurements"][1].update(samples=run["measurements"][1]["samples"][:5]),
         "fewer than 6 undisturbed repeats",
@@ -106,6 +126,49 @@ def test_without_its_proof_there_is_a_reason_and_no_speedup(case: str, changed: 
     assert result.speedup_at(10_000) is None
     assert reason in str(result.reason_at(10_000))
     assert "10,000 points: speedup" not in str(result.table())
+    assert reason not in result.verdict, "there the smaller size speaks"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("machine/pressure", None, "it is not known whether other work disturbed the CPUs"),
+        ("machine/gpu", None, "it is not known which GPU was measured"),
+        ("backends/0/threads", None, "it is not known how many threads trees used"),
+        ("backends/0/state", "unavailable", "trees is said to be unavailable"),
+        ("backends/2/state", "unavailable", "brute is said to be unavailable"),
+    ],
+)
+def test_what_every_size_needs_is_the_reason_of_the_verdict_when_it_is_missing(
+    record: dict[str, Any], path: str, value: Any, reason: str
+) -> None:
+    result = Result.from_dict(broken(record, path, value))
+    assert result.speedup is None
+    assert result.verdict.startswith("Example, not measured: No verdict on the GPU: ")
+    assert reason in result.verdict
+    assert str(result.table()).count(f"no speedup is stated: {result.speedup_reason}.") == 2
+
+
+def test_a_worker_that_failed_later_leaves_its_earlier_sizes_valid(record: dict[str, Any]) -> None:
+    record["backends"][2].update(state="failed", reason="it was killed at a larger size")
+    assert Result.from_dict(record).speedup is not None
+
+
+def test_a_result_of_a_kernel_that_tells_no_waiting_has_medians_and_no_speedup(
+    record: dict[str, Any],
+) -> None:
+    record["machine"]["pressure"] = None
+    for run in record["runs"]:
+        for measurement in run["measurements"]:
+            for sample in measurement["samples"]:
+                sample["stalled_share"] = None
+    result = Result.from_dict(record)
+    summary = result.summary(CPU, 100)
+    assert summary is not None
+    assert (summary.median, summary.repeats) == (pytest.approx(1.0), 12)
+    assert result.crossover is None
+    assert "times as fast" not in result.verdict
+    assert "it is not known whether other work disturbed the CPUs" in result.verdict
 
 
 def test_the_smaller_size_still_speaks_when_the_larger_one_cannot(changed: Change) -> None:
@@ -169,7 +232,7 @@ def broken(record: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     [
         ("schema", "gpulab.compare/2", "upgrade gpulab"),
         ("schema", "other/1", "has no schema"),
-        ("extra", 1, "unknown entry extra"),
+        ("extra", 1, "unknown entry 'extra'"),
         ("origin", "genuine", r"origin should be one of 'measured', 'recorded', 'example'"),
         ("seed", "0", r"the result\.seed should be a whole number, but is '0'"),
         ("interrupted", 1, "true or false"),
@@ -177,12 +240,41 @@ def broken(record: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("runs", {}, "runs should be a list"),
         ("runs/0/size", True, "whole number"),
         ("runs/0/measurements/0/samples/0/end_to_end_seconds", "1", "finite number"),
-        ("runs/0/measurements/0/samples/0/end_to_end_seconds", -1.0, "cannot be -1.0"),
+        ("runs/0/measurements/0/samples/0/end_to_end_seconds", -1.0, "from 1e-09 to 1e.09, but is '-1.0'"),
         ("runs/0/measurements/0/samples/0/end_to_end_seconds", float("nan"), "finite number"),
         ("runs/0/measurements/0/backend", "stranger", "'stranger' that it does not describe"),
         ("runs/0/best_cpu", "stranger", "'stranger' that it does not describe"),
         ("runs/0/size", 10_000, "do not rise"),
         ("backends/0/side", "tpu", "one of 'cpu', 'gpu'"),
+        ("runs/0/measurements/0/samples/0/end_to_end_seconds", 10**400, "more than 18 digits"),
+        ("runs/0/measurements/0/samples/0/end_to_end_seconds", 0, "from 1e-09 to"),
+        ("runs/0/measurements/0/samples/0/end_to_end_seconds", 5e-324, "from 1e-09 to"),
+        ("runs/0/measurements/0/samples/0/end_to_end_seconds", float("inf"), "but is 'inf'"),
+        ("runs/0/measurements/1/samples/0/device_to_host_seconds", -1e-9, "from 0 to"),
+        ("runs/0/measurements/1/samples/0/stalled_share", -0.5, "from 0 to"),
+        ("runs/0/race/trees/0", -1.0, r"race\.trees\[0\] should be a finite number from"),
+        ("runs/1/size", 10**400, "more than 18 digits"),
+        pytest.param("runs/1/size", 10**5000, "more than 18 digits", id="a size too large to print"),
+        ("runs/0/size", 0, "from 1 to"),
+        ("runs/0/size", -5, "from 1 to"),
+        ("runs/0/memory_bytes", -1, "from 0 to"),
+        ("runs/0/facts/neighbours_per_point", 10**400, "more than 18 digits"),
+        ("runs/0/strangers/brute/before", -1, "from 0 to"),
+        ("runs/0/strangers/nobody", {"before": 0, "after": 0}, "'nobody' that it does not describe"),
+        ("runs/0/placement/nobody", "", "'nobody' that it does not describe"),
+        ("runs/0/best_cpu", GPU, "'brute' as its best CPU backend"),
+        ("runs/0/measurements/1/backend", CPU, "measures the backend 'trees' twice"),
+        ("backends/1/name", CPU, "describes the backend 'trees' twice"),
+        ("backends/2/first_call_seconds", 1e308, r"first_call_seconds should be .* but is '1e\+308'"),
+        ("backends/2/warm_call_seconds", -1, "warm_call_seconds should be"),
+        ("backends/2/import_seconds", -1, "import_seconds should be"),
+        ("backends/0/threads", 0, "threads should be a whole number from 1 to"),
+        ("budget_seconds", float("nan"), "budget_seconds should be"),
+        ("title", "\ud800", "title should be text without control characters"),
+        ("title", "\x1b[2J", "title should be text without control characters"),
+        ("title", "x" * 4001, "text of at most 4,000 characters"),
+        ("runs/0/failures", {"\ud800": ""}, "a name in .*failures should be text without"),
+        ("machine/cpu", [[]], "text, but is a list"),
     ],
 )
 def test_a_tampered_result_is_refused_with_the_place(
@@ -208,6 +300,8 @@ def test_a_missing_entry_is_named(record: dict[str, Any]) -> None:
         '"text"',
         "[" * 100_000,
         '{"schema": NaN}',
+        f'{{"schema": {"9" * 5000}}}',
+        '{"schema": "gpulab.compare/1", "seed": Infinity}',
         b"\xff\xfe\x00".decode("latin1"),
     ],
 )
