@@ -51,11 +51,11 @@ class Terminal:
         return True
 
     def until(self, check: Callable[[str], object], seconds: float = 30.0) -> str:
-        """The first page that `check` likes, without colours; only whole pages are looked at."""
+        """The first page that `check` likes, without colours; the last may not be whole yet."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             going_on = self.read(0.1)
-            page = CODES.sub("", self.text.rpartition("\x1b[H")[2])
+            page = CODES.sub("", ["", *self.text.split("\x1b[H")][-2])
             if check(page):
                 return page
             assert going_on, f"it ended with {self.process.wait()}: {self.text[-2000:]}"
