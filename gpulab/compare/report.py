@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from gpulab.compare.judgement import fastest_gpu
+
 if TYPE_CHECKING:
     from gpulab.compare.result import Result
 
@@ -67,7 +69,9 @@ def _gpu(result: Result) -> str:
     machine = result.machine
     if machine.gpu is None or machine.simulated:
         return machine.gpu_reason or "n/a"
-    return f"{machine.gpu}, driver {_known(machine.driver)}, CUDA {_known(machine.cuda)}"
+    measured = any(fastest_gpu(result, run) for run in result.runs)
+    mark = "" if measured else "; not measured"
+    return f"{machine.gpu}, driver {_known(machine.driver)}, CUDA {_known(machine.cuda)}{mark}"
 
 
 def _known(value: object) -> str:

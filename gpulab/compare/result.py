@@ -6,6 +6,7 @@ them, so a file cannot say more than it holds. Loading executes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, replace
@@ -164,12 +165,21 @@ class Result:
         return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON, whole or not at all. Raises OSError."""
-        temporary = f"{os.fspath(path)}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(self.to_dict(), file, indent=1, allow_nan=False)
-            file.write("\n")
-        os.replace(temporary, path)
+        """Write the result as JSON, whole or not at all. Raises WorkloadError with the path and a remedy."""
+        target = os.fsdecode(path)
+        temporary = f"{target}.{os.getpid()}"
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+            os.replace(temporary, target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise WorkloadError(
+                f"The result could not be saved as {target} ({error.strerror}), and is still in memory; "
+                "save it under a file name in a folder that exists, has room and lets you write."
+            ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulab.compare.judgement import Column, Speedup, column_summary, fastest_gpu, judge, why_disturbed
-from gpulab.compare.timing import undisturbed
+from gpulab.compare.timing import summarize, undisturbed
 
 if TYPE_CHECKING:
     from gpulab.compare.records import Measurement, SizeRun
@@ -55,12 +55,13 @@ class Table:
         return rows or [Row(size, "", sentence=run.reason)]
 
     def __str__(self) -> str:
-        rows = [HEADINGS, *((row.size, row.backend, *row.cells) for row in self.rows() if row.cells)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-        widths[0] = max([widths[0], *(len(row.size) for row in self.rows())])
-        widths[1] = max([widths[1], *(len(row.backend) for row in self.rows())])
-        lines = [f"{self.result.title} ({circumstances(self.result)})", "", _line(HEADINGS, widths)]
-        for row in self.rows():
+        headings, shown = _without_empty_columns(self.rows())
+        rows = [headings, *((row.size, row.backend, *row.cells) for row in shown if row.cells)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
+        widths[0] = max([widths[0], *(len(row.size) for row in shown)])
+        widths[1] = max([widths[1], *(len(row.backend) for row in shown)])
+        lines = [f"{self.result.title} ({circumstances(self.result)})", "", _line(headings, widths)]
+        for row in shown:
             cells = (row.size, row.backend, *(row.cells or (row.sentence,)))
             lines.append(_line(cells, widths))
         return "\n".join([*lines, "", *notes(self.result)])
@@ -68,16 +69,15 @@ class Table:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f"<th style='text-align: left; padding: 0.2em 0.8em'>{escape(h)}</th>" for h in HEADINGS
-        )
-        body = "".join(_html_row(row) for row in self.rows())
+        headings, shown = _without_empty_columns(self.rows())
+        head = "".join(_html_cell("th", text, column) for column, text in enumerate(headings))
+        body = "".join(_html_row(row, len(headings)) for row in shown)
         below = "".join(f"<li>{escape(note)}</li>" for note in notes(self.result))
         return (
             f"<div class='gpulab-compare'><p><strong>{escape(self.result.title)}</strong> "
             f"({escape(circumstances(self.result))})</p>"
-            f"<table style='{STYLE}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"<ul>{below}</ul></div>"
+            f"<div style='overflow-x: auto'><table style='{STYLE}'><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div><ul>{below}</ul></div>"
         )
 
 
@@ -105,13 +105,29 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join(parts).rstrip()
 
 
-def _html_row(row: Row) -> str:
-    cell = "<td style='text-align: {0}; padding: 0.2em 0.8em'{2}>{1}</td>"
-    parts = [cell.format("right", escape(row.size), ""), cell.format("left", escape(row.backend), "")]
-    if row.cells:
-        parts += [cell.format("right", escape(text), "") for text in row.cells]
-    else:
-        parts.append(cell.format("left", escape(row.sentence), f" colspan='{len(HEADINGS) - 2}'"))
+def _without_empty_columns(rows: list[Row]) -> tuple[tuple[str, ...], list[Row]]:
+    """The headings and rows without what no row has: transfers, for one, where no GPU was measured."""
+    measured = [row.cells for row in rows if row.cells]
+    kept = [column for column in range(len(HEADINGS) - 2) if any(cells[column] for cells in measured)]
+    if not measured:
+        return HEADINGS, rows
+    headings = (*HEADINGS[:2], *(HEADINGS[2 + column] for column in kept))
+    return headings, [row._replace(cells=tuple(row.cells[c] for c in kept if row.cells)) for row in rows]
+
+
+def _html_cell(tag: str, text: str, column: int, columns: int = 1) -> str:
+    """Aligned as its column is, heading or figure; only a sentence, which spans columns, may wrap."""
+    align = "left" if column == 1 or columns > 1 else "right"
+    wrap, span = ("normal", f" colspan='{columns}'") if columns > 1 else ("nowrap", "")
+    style = f"text-align: {align}; white-space: {wrap}; padding: 0.2em 0.8em"
+    return f"<{tag} style='{style}'{span}>{escape(text)}</{tag}>"
+
+
+def _html_row(row: Row, columns: int) -> str:
+    cells = (row.size, row.backend, *row.cells)
+    parts = [_html_cell("td", text, column) for column, text in enumerate(cells)]
+    if not row.cells:
+        parts.append(_html_cell("td", row.sentence, 2, columns - 2))
     return f"<tr>{''.join(parts)}</tr>"
 
 
@@ -124,8 +140,7 @@ def notes(result: Result) -> list[str]:
             facts = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in run.facts.items())
             lines.append(f"{where}: {facts}.")
         if run.race:
-            times = (f"{result.label(name)} {format_seconds(min(t))}" for name, t in run.race.items())
-            lines.append(f"{where}: race of the CPU backends: {', '.join(times)}.")
+            lines.append(f"{where}: {_race_line(result, run)}")
         lines += [f"{where}: {line}" for line in _parity_lines(run)]
         disturbed = (why_disturbed(measurement) for measurement in run.measurements)
         lines += [f"{where}: {reason}." for reason in disturbed if reason]
@@ -140,6 +155,16 @@ def notes(result: Result) -> list[str]:
     return [*lines, result.verdict]
 
 
+def _race_line(result: Result, run: SizeRun) -> str:
+    """Medians, as the plot has them; few repeats, so they need not lie within the measured intervals."""
+    found = {name: summarize(seconds) for name, seconds in run.race.items()}
+    medians = {name: summary.median for name, summary in found.items() if summary is not None}
+    times = ", ".join(f"{result.label(name)} {format_seconds(median)}" for name, median in medians.items())
+    repeats = max(len(seconds) for seconds in run.race.values())
+    short = f"{repeats} repeat{'' if repeats == 1 else 's'}"
+    return f"short race of the CPU backends to choose the best, medians of {short}: {times}."
+
+
 def _parity_lines(run: SizeRun) -> list[str]:
     """One line for all pairs of which the same is to be said."""
     pairs: dict[str, list[str]] = {}
@@ -150,11 +175,12 @@ def _parity_lines(run: SizeRun) -> list[str]:
 
 
 def circumstances(result: Result) -> str:
-    """Where and when, in one line."""
+    """Where and when, in one line; the GPU only if something was measured on it."""
     machine = result.machine
     cores = "" if machine.usable_cores is None else f", {machine.usable_cores} usable cores"
     mark = " (simulated)" if machine.simulated and "simulated" not in (machine.gpu or "") else ""
-    gpu = "" if machine.gpu is None else f", {machine.gpu}{mark}"
+    measured = any(fastest_gpu(result, run) for run in result.runs)
+    gpu = f", {machine.gpu}{mark}" if machine.gpu is not None and measured else ""
     origin = {"measured": "measured", "recorded": "recorded", "example": "example, not measured,"}[
         result.origin
     ]

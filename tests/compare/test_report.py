@@ -34,6 +34,15 @@ def test_the_page_holds_table_figure_and_circumstances_and_asks_nothing_of_other
     assert example.verdict in page
 
 
+def test_a_gpu_on_which_nothing_was_measured_is_said_to_be_unmeasured(
+    record: dict[str, Any], example: Result
+) -> None:
+    assert "not measured</dd>" not in to_html([example])
+    for run in record["runs"]:
+        run["measurements"].pop()
+    assert "Example GPU, driver n/a, CUDA n/a; not measured</dd>" in to_html([Result.from_dict(record)])
+
+
 def test_nothing_in_a_result_can_put_markup_into_the_page(record: dict[str, Any]) -> None:
     attack = "'\"><script>alert(1)</script>"
     record["title"] = record["teaches"] = record["date"] = attack

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,31 @@ def test_a_saved_result_comes_back_the_same_and_an_example_stays_one(example: Re
     assert loaded == example
     assert loaded.to_dict() == json.loads((tmp_path / "r.json").read_text())
     assert [path.name for path in tmp_path.glob("r.json*")] == ["r.json"]
+
+
+@pytest.mark.parametrize("target", ["missing/r.json", "folder"])
+def test_a_result_that_cannot_be_saved_says_where_and_why_and_leaves_nothing_behind(
+    example: Result, tmp_path: Path, target: str
+) -> None:
+    place = tmp_path / "results"
+    (place / "folder").mkdir(parents=True)
+    with pytest.raises(WorkloadError) as failure:
+        example.save(place / target)
+    assert f"could not be saved as {place / target} (" in str(failure.value)
+    assert "save it under a file name in a folder that exists" in str(failure.value)
+    assert [path.name for path in place.rglob("*")] == ["folder"]
+    example.save(place / "folder" / "r.json")
+
+
+def test_a_failed_save_leaves_the_older_file_as_it_was(example: Result, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    example.save(path)
+    before = path.read_bytes()
+    changed = replace(example, seed=example.seed + 1)
+    (tmp_path / f"r.json.{os.getpid()}").mkdir()  # stands where the new file would be prepared
+    with pytest.raises(WorkloadError):
+        changed.save(path)
+    assert path.read_bytes() == before
 
 
 def test_what_was_measured_is_recorded_once_it_is_loaded(record: dict[str, Any], tmp_path: Path) -> None:
