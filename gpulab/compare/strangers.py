@@ -25,14 +25,19 @@ def around(
     """
     found = {}
     for name, worker in workers.items():
-        counts = []
-        for snapshot in (before, after):
-            device = used_device(snapshot.devices, worker.mask, worker.gpu)
-            counts.append(strangers_on(snapshot, device, worker.pid, own))
+        counts = [_count(worker, own, snapshot) for snapshot in (before, after)]
         reason = next((count for count in counts if isinstance(count, str)), "")
         first, last = (count if isinstance(count, int) else None for count in counts)
         found[name] = Strangers(first, last, reason)
     return found
+
+
+def _count(worker: WorkerProcess, own: Collection[int], snapshot: Snapshot) -> int | str:
+    if not snapshot.driver.ok:
+        return "the driver did not answer"
+    device = used_device(snapshot.devices, worker.mask, worker.gpu)
+    comparable = snapshot.simulated or sees_host_processes()
+    return strangers_on(device, worker.pid, own, comparable=comparable)
 
 
 def used_device(devices: Iterable[Device], mask: str | None, digits: str | None) -> Device | None:
@@ -60,18 +65,18 @@ def _digits(device: Device) -> str:
     return (device.uuid or "").partition("-")[2].replace("-", "").lower()
 
 
-def strangers_on(snapshot: Snapshot, device: Device | None, worker: int, own: Collection[int]) -> int | str:
+def strangers_on(device: Device | None, worker: int, own: Collection[int], *, comparable: bool) -> int | str:
     """Compute processes on this device that are neither our workers nor this process, or why unknown.
 
     A list that lacks the worker, which has a context there, proves nothing. In a container the
-    driver's process ids are the host's: only a list that has no room for a stranger says something.
+    driver's process ids are the host's and not `comparable` with ours: only a list that has no room
+    for a stranger says something then.
     """
     if device is None:
         return "it cannot be told which of the driver's GPUs it was"
     if device.processes is None:
         return "the driver did not list the processes on it"
     pids = {process.pid for process in device.processes if process.type == "compute"}
-    comparable = snapshot.simulated or sees_host_processes()
     if not pids or (comparable and worker not in pids):
         return "the driver's list of processes lacks our own"
     if comparable:
