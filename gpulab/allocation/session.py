@@ -13,7 +13,7 @@ from types import TracebackType
 from gpulab import config
 from gpulab.allocation import leases as lease_files
 from gpulab.allocation.directory import LeaseDirectory, find
-from gpulab.allocation.policy import Request, choose, rank
+from gpulab.allocation.policy import Candidate, Request, choose, rank
 from gpulab.config import Settings
 from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError
 from gpulab.hardware.devices import Snapshot
@@ -22,7 +22,7 @@ from gpulab.hardware.observe import observe
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.units import format_duration, parse_bytes, parse_duration
 
-__all__ = ["Lease", "acquire", "adopt", "cuda_started", "current", "grant", "wait_for_grant"]
+__all__ = ["Lease", "acquire", "adopt", "cuda_started", "current", "grant", "ranking", "wait_for_grant"]
 
 _POLL_SECONDS = 1.0
 
@@ -194,21 +194,30 @@ def grant(request: Request, snapshot: Snapshot, settings: Settings, *, prefer: t
 
     Raises NoGpuError, NoFreeGpuError, LeaseDirectoryError or LeaseError.
     """
-    request = request.checked()
+    request = request.checked()._replace(prefer=prefer)
     if not snapshot.driver.ok:
         raise NoGpuError(snapshot.driver.message)
-    mask = visible_uuids(snapshot.devices, settings.outer_devices, settings.device_order)
-    request = request._replace(visible=mask, prefer=prefer)
     directory = find(settings)
     with lease_files.guard(directory):
         lease_files.sweep(directory)
-        candidates = rank(snapshot, lease_files.live(directory), request, settings.drained)
+        candidates = ranking(request, snapshot, lease_files.live(directory), settings)
         devices = choose(candidates, request)
         lease = _take(directory, request, tuple(device.uuid or "" for device in devices))
     chosen = [candidate for candidate in candidates if candidate.device in devices]
     lease.devices = ", ".join(candidate.device.name or "unnamed GPU" for candidate in chosen)
     lease.reason = "; ".join(candidate.reason for candidate in chosen)
     return lease
+
+
+def ranking(
+    request: Request, snapshot: Snapshot, leases: tuple[lease_files.LeaseRecord, ...], settings: Settings
+) -> tuple[Candidate, ...]:
+    """Every device with its place and reason, within the mask and the administrator's rules.
+
+    Raises RequestError if the mask cannot be read.
+    """
+    mask = visible_uuids(snapshot.devices, settings.outer_devices, settings.device_order)
+    return rank(snapshot, leases, request._replace(visible=mask), settings.drained)
 
 
 def wait_for_grant(

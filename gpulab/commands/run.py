@@ -10,8 +10,8 @@ import signal
 import sys
 
 from gpulab import config
-from gpulab.allocation.policy import Request, rank
-from gpulab.allocation.session import Lease, wait_for_grant
+from gpulab.allocation.policy import Request
+from gpulab.allocation.session import Lease, ranking, wait_for_grant
 from gpulab.config import POLICIES, Settings
 from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
 from gpulab.hardware import nvml
@@ -60,18 +60,18 @@ def run(args: argparse.Namespace) -> int:
     seconds = 0.0 if args.no_wait else None if args.wait is None else parse_duration(args.wait)
 
     def look() -> Snapshot:
-        snapshot = nvml.snapshot(detail="choice", settings=settings)
-        if args.explain:
-            _explain(snapshot, request, settings)
-        return snapshot
+        return nvml.snapshot(detail="choice", settings=settings)
+
+    if args.explain:
+        _explain(look(), request, settings)
 
     try:
         lease = wait_for_grant(request, settings, look, seconds, tell=_tell)
     except (NoGpuError, NoFreeGpuError) as error:
         if not args.allow_cpu:
-            raise
+            raise type(error)(f"{error} (--allow-cpu runs the command without a GPU.)") from None
         _tell(f"{error} Running on the CPU (--allow-cpu).")
-        return _become(command, {**config.without_lease(), "CUDA_VISIBLE_DEVICES": ""})
+        return _become(command, {**config.without_lease(), **config.masked("", settings)})
     return _become(command, _environment(lease))
 
 
@@ -102,7 +102,7 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
 def _explain(snapshot: Snapshot, request: Request, settings: Settings) -> None:
     from gpulab.allocation.leases import live_leases
 
-    for place, candidate in enumerate(rank(snapshot, live_leases(settings), request, settings.drained), 1):
+    for place, candidate in enumerate(ranking(request, snapshot, live_leases(settings), settings), 1):
         device = candidate.device
         print(f"{place:>2}. GPU {device.index} {device.name}: {candidate.reason}", file=sys.stderr)
 

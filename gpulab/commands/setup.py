@@ -52,7 +52,8 @@ def _set_up(root: str) -> int:
         raise LeaseDirectoryError(
             f"{error.filename} cannot be written ({error.strerror}); make it writable and run setup again."
         ) from error
-    print(f"Leases are now host-wide, in {directory.path}; rules go into {below(ADMIN_FILE)}.")
+    where = "are now host-wide" if root == "/" else f"will be host-wide on the machine of {root}"
+    print(f"Leases {where}, in {directory.path}; rules go into {below(ADMIN_FILE)}.")
     return 0
 
 

@@ -18,7 +18,7 @@ from gpulab.allocation.leases import live_leases
 from gpulab.allocation.status import status
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, RequestError
-from gpulab.hardware import nvml
+from gpulab.hardware import nvml, scenario
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.record import latest
 from gpulab.units import format_bytes, format_duration, parse_duration
@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the status; 0 also where there is no GPU, because that is an answer."""
     settings = config.load()
+    if settings.simulate is not None:
+        scenario.load(settings.simulate)  # a machine that does not exist has no status
     if args.watch is not None:
         if args.json:
             raise RequestError("--watch does not go with --json; repeat `gpulab status --json` instead.")

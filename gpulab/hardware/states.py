@@ -43,8 +43,8 @@ _MESSAGES = {
     "usually `video`.",
     9: "The NVIDIA driver is installed but not loaded; run `sudo modprobe nvidia`, or reboot.",
     10: "The NVIDIA driver does not answer in time (error 10); if that stays so, reboot the machine.",
-    12: "NVIDIA's library libnvidia-ml is not on this machine, so gpulab works without a GPU; if there "
-    "is one, install its driver, or start the container with access to it.",
+    12: "NVIDIA's library libnvidia-ml is not on this machine, so there is no GPU to use; if it has one, "
+    "install its driver, or start the container with access to it.",
     13: "The NVIDIA driver is too old for gpulab (error 13); upgrade the driver.",
     15: "The NVIDIA driver has lost its GPU (error 15): it has fallen off the bus; reboot the machine.",
     18: "The NVIDIA driver was upgraded while the old one is still loaded; what runs keeps its GPU, but "

@@ -218,3 +218,12 @@ def test_help_lists_every_command(gpulab: Run) -> None:
     assert all(name in text for name in COMMANDS)
     for name in COMMANDS:
         assert gpulab(name, "--help").returncode == 0
+
+
+def test_a_simulated_machine_that_does_not_exist_is_wrong_usage(
+    gpulab: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPULAB_SIMULATE", "foo")
+    result = gpulab("status", "--json")
+    assert (result.returncode, result.stdout) == (64, "")
+    assert "foo" in result.stderr
