@@ -82,13 +82,15 @@ export class Row {
     write(this.name, model);
     write(this.remark, remark);
     const team = state.machine.mode === "team";
-    write(this.use, use(device, team));
+    const words = use(device, team);
+    write(this.use, words);
     mark(this.name, "title", `${device.name ?? "unnamed GPU"}\n${device.uuid ?? ""}`);
     mark(this.use, "title", useInFull(device, team));
     this.badge.hidden = !device.mine;
     this.node.classList.toggle("gl-mine", device.mine);
     this.node.classList.toggle("gl-broken", device.state !== "ok");
     this.use.classList.toggle("gl-several", device.state === "ok" && device.holders.length > 1);
+    this.use.classList.toggle("gl-lines", words.includes("\n"));
     this.use.classList.toggle("gl-free", device.state === "ok" && device.use === "free");
   }
 

@@ -25,19 +25,16 @@ function holderWords(holder) {
   return { who: named, since: time ? `since ${time}` : "" };
 }
 
-const BRIEF_CHARACTERS = 22;
-
-/** One of several: "ada 8 GiB, train.ipynb, 14:02". A long notebook's name keeps its two ends. */
+/** "ada 8 GiB, 14:02, train.ipynb": what is cut off first stands last. */
 function briefly(holder) {
-  const { notebook } = holder;
-  const long = notebook && notebook.length > BRIEF_CHARACTERS;
-  const short = long ? `${notebook.slice(0, 10)}…${notebook.slice(-11)}` : notebook;
-  return [who(holder), short, since(holder.since)].filter(Boolean).join(", ");
+  return [who(holder), since(holder.since), holder.notebook].filter(Boolean).join(", ");
 }
 
-/** Where there is no room for more: who and how much. Two are told in full. */
-function together(holders) {
-  return holders.map(holders.length > 2 ? who : briefly).join(" · ");
+/** Two with notebooks have a line each; more of them, who and how much. A line breaks between holders only. */
+function together(holders, team) {
+  if (holders.length === 2 && holders.some((holder) => holder.notebook)) return holders.map(briefly).join("\n");
+  const entries = holders.map(holders.length > 2 ? who : briefly).map((entry) => entry.replaceAll(" ", "\u00a0"));
+  return `${team ? "" : "shared by "}${entries.join(" · ")}`;
 }
 
 /** Everything there is to say, a line for each holder. */
@@ -59,7 +56,7 @@ export function use(device, team) {
     if (team) return [one.who, one.since].filter(Boolean).join(" · ");
     return ["leased by", one.who, one.since].filter(Boolean).join(" ");
   }
-  if (device.holders.length > 1) return `${team ? "" : "shared by "}${together(device.holders)}`;
+  if (device.holders.length > 1) return together(device.holders, team);
   if (device.use === "free") return "free";
   if (device.use === "unseen") return "in use by what is not listed, no lease";
   if (device.use === "drained") return "taken out of service";

@@ -17,7 +17,8 @@ from gpulab.jupyter.wording import no_gpu, ownership
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
-_greetings: list[_Greeting] = []
+_sentences: list[str | None] = []
+"""What there was to say, load by load; a reload is silent."""
 
 
 class _Greeting:
@@ -41,9 +42,9 @@ def load_ipython_extension(shell: Any) -> None:
     except Exception as error:  # noqa: BLE001 - a kernel must start whatever is wrong with us
         sentence = f"the lease could not be looked at ({type(error).__name__}: {error}); run `gpulab doctor`."
     shell.register_magics(GpuMagics(shell))
-    if sentence is not None and not _greetings:
-        _greetings.append(_Greeting(shell, sentence))
-        shell.events.register("pre_run_cell", _greetings[0])
+    if sentence is not None and not _sentences:
+        shell.events.register("pre_run_cell", _Greeting(shell, sentence))
+    _sentences.append(sentence)
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -54,7 +55,7 @@ def unload_ipython_extension(shell: Any) -> None:
 def _adopt() -> str | None:
     """The first act in a kernel: from here on no child keeps the GPU after the kernel's end."""
     settings = config.load()
-    lease = session.adopt(settings)
+    lease = session.current()  # adopts, unless this process already holds one, as before a reload
     if lease is not None:
         return ownership(lease, find(settings).scope)
     if settings.no_gpu_reason is not None:

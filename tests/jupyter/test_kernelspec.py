@@ -37,6 +37,8 @@ def command(place, capsys):
 @pytest.fixture(autouse=True)
 def _seen_by_jupyter(place, monkeypatch):
     monkeypatch.setenv("JUPYTER_PATH", f"{place.root}/prefix/share/jupyter{os.pathsep}{place.share}")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", f"{place.root}/account")
+    monkeypatch.setattr("jupyter_core.paths.ENV_JUPYTER_PATH", [])  # this environment may have its own
 
 
 def written(place, name: str = "gpulab") -> dict:
@@ -88,8 +90,7 @@ def test_installing_again_replaces_and_removing_removes(place, command):
         command("remove")
 
 
-def test_the_list_says_so_where_there_is_none(command, place, monkeypatch):
-    monkeypatch.setattr("jupyter_core.paths.ENV_JUPYTER_PATH", [])  # this environment may have its own
+def test_the_list_says_so_where_there_is_none(command, place):
     (place.share / "kernels" / "gpu" / "kernel.json").unlink()
     assert "`gpulab kernel install` writes one" in command("list")
 
@@ -122,7 +123,7 @@ def test_a_kernel_of_another_language_is_copied_whole_and_gets_a_gpu(place, comm
     other_language(place)
     command("install", "--from", "shell", "--gpus", "2")
     spec = written(place, "gpulab-shell")
-    assert spec["display_name"] == "Shell (GPU)"
+    assert spec["display_name"] == "Shell (2 GPUs)"
     assert (spec["interrupt_mode"], spec["metadata"]["own"]) == ("message", True)
     assert EXTENSION not in spec["argv"]
     logo = place.root / "prefix/share/jupyter/kernels/gpulab-shell/logo-64x64.png"
@@ -136,7 +137,54 @@ def test_an_ipython_kernel_is_copied_with_the_extension_once(place, command):
     command("install", "--from", "one", "--name", "two", "--gpus", "2")
     assert written(place, "one")["argv"].count(EXTENSION) == 1
     assert written(place, "two")["argv"].count(EXTENSION) == 1
-    assert written(place, "two")["display_name"] == written(place, "one")["display_name"]
+    assert written(place, "one")["display_name"] == "Python 3 (GPU)"
+    assert written(place, "two")["display_name"] == "Python 3 (2 GPUs)"
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (["--memory", "8GiB"], "Python 3 (GPU, 8 GiB)"),
+        (["--memory", "1.5GiB", "--exclusive"], "Python 3 (GPU, 1.5 GiB, exclusive)"),
+        (["--gpus", "2"], "Python 3 (2 GPUs)"),
+        (["--gpus", "1", "--on-full", "error"], "Python 3 (GPU)"),
+        (["--gpus", "2", "--display-name", "Mine"], "Mine"),
+    ],
+)
+def test_the_launchers_tile_tells_what_its_kernels_get(place, command, words, title):
+    command("install", "--name", "other", *words)
+    assert written(place, "other")["display_name"] == title
+
+
+def test_a_tile_that_would_look_like_another_one_has_its_name_too(place, command):
+    command("install")
+    command("install", "--from", "python3")
+    command("install", "--name", "strict", "--on-full", "error")
+    command("install", "--name", "strict", "--on-full", "error")  # it does not collide with itself
+    assert written(place)["display_name"] == "Python 3 (GPU)"
+    assert written(place, "gpulab-python3")["display_name"] == "Python 3 (GPU, gpulab-python3)"
+    assert written(place, "strict")["display_name"] == "Python 3 (GPU, strict)"
+
+
+def test_a_copy_of_one_of_ours_asks_for_the_same_unless_told_anew(place, command):
+    command("install", "--name", "small", "--memory", "8GiB", "--on-full", "error")
+    command("install", "--from", "small", "--name", "same")
+    command("install", "--from", "same", "--name", "large", "--memory", "16GiB")
+    asked = {
+        name: written(place, name)["metadata"]["kernel_provisioner"]["config"] for name in ("same", "large")
+    }
+    assert asked["same"] == {"memory": "8GiB", "on_full": "error"}
+    assert asked["large"] == {"memory": "16GiB", "on_full": "error"}
+    assert written(place, "same")["display_name"] == "Python 3 (GPU, 8 GiB, same)"
+    assert written(place, "large")["display_name"] == "Python 3 (GPU, 16 GiB)"
+
+
+def test_the_help_says_where_it_is_installed(capsys):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["install", "--help"])
+    assert "into this Python environment, or where Python is" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_python_without_gpulab_gets_its_gpu_but_no_extension_and_that_is_said(place, command, start):

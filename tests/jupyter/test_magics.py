@@ -89,9 +89,31 @@ def test_a_kernel_without_gpu_can_take_one_later(place, start):
     with place.talk(start("nine")) as session:
         session.run("1")
         assert "This kernel has no GPU: 9 GPUs were asked for" in session.run("%gpu")
-        assert "are yours" in session.run("%gpu acquire --gpus 2 --wait 1s")
+        taken = session.run("%gpu acquire --gpus 2 --wait 1s")
+        first, second = (f"{uuid[:12]}… (Tesla T4 (simulated))" for uuid in place.lease().gpus)
+        assert taken == f"gpulab: {first} and {second} are yours (leases of this account only).\n"
         assert session.mask() == ",".join(place.lease().gpus)
         assert "this kernel, as cuda:1" in session.run("%gpu")
+
+
+def test_after_a_reload_a_lease_taken_in_a_cell_can_still_be_given_back(place, session):
+    session.run("%gpu release")
+    session.run("%gpu acquire")
+    assert session.run("%reload_ext gpulab") == ""
+    assert "is given back" in session.run("%gpu release")
+    assert place.live() == ()
+
+
+def test_without_any_gpu_nothing_is_said_of_figures(place, start, monkeypatch):
+    monkeypatch.setenv(
+        "GPULAB_SIMULATE",
+        place.scenario(devices=[{"profile": "t4"}], faults=[{"call": "nvmlInit*", "code": 9}]),
+    )
+    with place.talk(start()) as session:
+        session.run("1")
+        shown = session.run("%gpu")
+        assert "Figures" not in shown
+        assert shown.splitlines()[-1].startswith("Leases of this account only")
 
 
 def test_wrong_usage_is_one_sentence_without_a_traceback(session):

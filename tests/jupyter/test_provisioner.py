@@ -203,8 +203,9 @@ def test_with_on_full_error_the_start_is_refused_with_the_bare_sentence(place, s
     assert isinstance(caught.value, HTTPError)
     assert caught.value.status_code == 503
     assert str(caught.value).startswith("1 GPU was asked for and none of 4 is free; shut down a ")
-    assert "wait (GPUs 0, 1, 2, 3: leased by " in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "wait (GPUs 0, 1, 2, 3: leased by " in caught.value.log_message
+    assert "\n" not in caught.value.log_message + caught.value.reason
+    assert "wait (\n  GPUs 0, 1, 2, 3: leased by " in str(caught.value)  # JupyterLab's dialog does not wrap
     assert len(place.live()) == 1
 
 

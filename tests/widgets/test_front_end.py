@@ -210,12 +210,65 @@ def test_holders_are_named_and_nothing_of_theirs_is_markup(page: Page) -> None:
     assert page.locator(".gl-use").all_inner_texts() == [
         "leased by ada",
         f"leased by {evil} · {evil}",
-        "shared by ada, grace",
+        "shared by ada · grace",
         "in use by linus, no lease",
         "use not known",
         "free",
     ]
     expect(page.locator("#root img")).to_have_count(0)
+
+
+def test_a_shared_gpu_says_who_has_how_much_and_the_rest_where_it_fits(page: Page) -> None:
+    def share(who: str, size: int, notebook: str | None = None) -> dict[str, Any]:
+        return holder(who, share_bytes=size * GIB, since=NOON - 86_400 * 3, notebook=notebook)
+
+    devices = [
+        device(0, use="leased", holders=[share("root", 8), share("root", 4)]),
+        device(1, use="leased", holders=[share("root", 8, "a.ipynb"), share("ada", 4, "b.ipynb")]),
+        device(2, use="leased", holders=[share("root", 8, "a.ipynb"), share("ada", 4), share("bob", 2)]),
+        device(3, use="leased", mine=True, holders=[{**share("root", 8), "mine": True}, share("ada", 4)]),
+    ]
+    show(page, devices, machine={**MACHINE, "mode": "team"})
+    when = r"[^,]*\d\d:\d\d"
+    words = [" ".join(text.split()) for text in page.locator(".gl-use").all_inner_texts()]
+    assert re.fullmatch(rf"root 8 GiB, {when} · root 4 GiB, {when}", words[0])
+    assert re.fullmatch(rf"root 8 GiB, {when}, a\.ipynb ada 4 GiB, {when}, b\.ipynb", words[1])
+    assert words[2] == "root 8 GiB · ada 4 GiB · bob 2 GiB"
+    assert re.fullmatch(rf"root 8 GiB, {when} · ada 4 GiB, {when}", words[3])
+    expect(page.locator(".gl-use").nth(2)).to_have_attribute(
+        "title", re.compile(r"^root 8 GiB · a\.ipynb since .*\nada 4 GiB since .*\nbob 2 GiB since ")
+    )
+    expect(page.locator(".gl-table td:nth-child(3)").nth(1)).to_have_text(
+        re.compile(r"^root 8 GiB · a\.ipynb since .*; ada 4 GiB · b\.ipynb since ")
+    )
+
+
+@pytest.mark.parametrize("share", [1, 8, 15])
+def test_the_line_of_the_share_does_not_run_through_its_label(page: Page, share: int) -> None:
+    own = holder("ada", share_bytes=share * GIB, mine=True)
+    show(page, [device(0, use="leased", mine=True, share_bytes=share * GIB, holders=[own])])
+    label, plot = page.locator(".gl-share").bounding_box(), page.locator(".gl-plot").nth(1).bounding_box()
+    assert label is not None
+    assert plot is not None
+    line = plot["y"] + 4 + (plot["height"] - 8) * (1 - share / 16)  # the chart keeps 4 px free at both ends
+    assert not label["y"] - 1 < line < label["y"] + label["height"] + 1
+    assert plot["y"] <= label["y"] <= plot["y"] + plot["height"] - label["height"]
+
+
+@pytest.mark.parametrize("width", [700, 420])
+def test_where_the_columns_have_no_heads_every_figure_has_its_label(page: Page, width: int) -> None:
+    show(page, [device(index) for index in range(3)])
+    page.evaluate("width => { document.getElementById('root').style.width = `${width}px`; }", width)
+    for title in ("Utilization", "Memory", "Power", "Temp."):
+        expect(page.locator(".gl-row").first.get_by_text(title, exact=True)).to_be_visible()
+
+
+def test_a_kernel_that_has_been_changed_takes_no_heartbeat_and_that_is_no_error(page: Page) -> None:
+    show(page, [device(0)])
+    stream(page, packed([NOON], BUSY))
+    page.evaluate("void (model.send = () => { throw new Error('Cannot send'); })")
+    page.clock.run_for(20_500)
+    expect(page.locator(".gl-live")).to_have_text("no data for 20 s")  # and no error: see the fixture
 
 
 def test_the_teams_view_names_the_holder_first_and_the_host(page: Page) -> None:

@@ -134,7 +134,7 @@ def test_lines_grow(page: Page) -> None:
 def test_charts_have_names_with_the_current_value_and_the_table_has_every_figure(page: Page) -> None:
     charts = page.get_by_role("img", name=re.compile(r"^Utilization of GPU 0, last minutes; now \d+ %$"))
     expect(charts).to_have_count(1)
-    button = page.get_by_role("button", name="As table")
+    button = page.get_by_role("button", name="Show table")
     button.focus()
     page.keyboard.press("Enter")
     table = page.get_by_role("table", name="What every shown GPU is doing now")
