@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpulab.compare import DEFAULT_BUDGET
-from gpulab.errors import RequestError
+from gpulab.errors import RequestError, WorkloadError
 
 if TYPE_CHECKING:
     from gpulab.compare.result import Result
@@ -67,21 +67,31 @@ def _compare(name: str, args: argparse.Namespace, shares: int) -> Result:
 
 
 def _finish(results: list[Result], args: argparse.Namespace) -> int:
-    if args.save:
-        results[0].save(args.save)
-    if args.html:
-        from gpulab.compare.report import to_html
-
-        with open(args.html, "w", encoding="utf-8") as file:
-            file.write(to_html(results))
+    """Print first: a file that cannot be written must not cost the measurement."""
     if args.json:
         _print_json(results, alone=args.name != "all")
     else:
-        print("\n\n".join(str(result.table()) for result in results))
+        print("\n\n".join(str(result.table()) for result in results), flush=True)
+    if args.save:
+        results[0].save(args.save)
+    if args.html:
+        _write_page(results, args.html)
     if any(result.interrupted for result in results):
         return INTERRUPTED
     checks = (check for result in results for run in result.runs for check in run.parity)
     return DISAGREE if any(check.state == "different" for check in checks) else 0
+
+
+def _write_page(results: list[Result], path: str) -> None:
+    from gpulab.compare.report import to_html
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(to_html(results))
+    except OSError as error:
+        raise WorkloadError(
+            f"The page {path} cannot be written ({error.strerror}); name another place with --html."
+        ) from error
 
 
 def _print_json(results: list[Result], *, alone: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -94,7 +95,7 @@ class Pairing:
                 self._fail(name, str(error))
                 continue
             self.race[name] = tuple(sample.end_to_end_seconds for sample in samples)
-            seconds[name] = min(self.race[name])
+            seconds[name] = statistics.median(self.race[name])
         self.best_cpu = min(self._running("cpu"), key=lambda name: seconds[name], default=None)
 
     def _check(self, data: Arrays) -> None:
