@@ -16,7 +16,6 @@ import pytest
 from gpulab import config
 from gpulab.allocation import leases
 from gpulab.allocation.directory import LeaseDirectory, find
-from gpulab.allocation.holders import is_alive
 from gpulab.errors import LeaseDirectoryError, LeaseError
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
@@ -156,55 +155,10 @@ def test_what_a_lease_says_of_itself_can_change_while_it_is_held(directory: Leas
     assert note.stat().st_mode & 0o777 == 0o600
 
 
-TRUE = {
-    "version": 1,
-    "id": "0badbad0",
-    "gpus": [GPU],
-    "mode": "exclusive",
-    "memory_bytes": None,
-    "priority": "normal",
-    "pid": 1,
-    "pid_started": None,
-    "pid_namespace": None,
-    "since": 1.0,
-}
+HUGE = b" " * 10_000_000
 
 
-def lying(**changes: object) -> bytes:
-    return json.dumps({**TRUE, **changes}).encode()
-
-
-HOSTILE = {
-    "not JSON": b"{",
-    "another shape": b"[]",
-    "deep": b"[" * 4000,
-    "huge": b" " * 10_000_000,
-    "empty": b"",
-    "another's id": lying(id="0badbad1"),
-    "a GPU that is a number": lying(gpus=[1]),
-    "GPUs that are a text": lying(gpus="GPU-x"),
-    "escape codes for a terminal": lying(gpus=["GPU-\x1b[31m"]),
-    "half a character": lying(gpus=["GPU-\ud800"]),
-    "no time": lying(since=float("nan")),
-    "the end of time": lying(since=1e300),
-    "before all time": lying(since=-1e15),
-    "endless memory": lying(memory_bytes=10**2000, mode="shared"),
-    "memory that is true": lying(memory_bytes=True, mode="shared"),
-    "a pid of many digits": lying(pid=10**3000),
-    "no pid": lying(pid=-1),
-}
-
-
-def test_the_text_that_the_hostile_ones_change_is_a_lease(directory: LeaseDirectory) -> None:
-    path = Path(directory.path) / "lease-0badbad0"
-    path.write_bytes(lying())
-    with path.open("rb") as locked:
-        fcntl.flock(locked, fcntl.LOCK_EX)
-        assert [record.id for record in leases.live(directory)] == ["0badbad0"]
-    assert leases.passed_over(directory) == 0
-
-
-@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("content", [b"", b"[" * 4000, HUGE], ids=["empty", "deep", "huge"])
 def test_content_that_is_no_lease_is_passed_over(directory: LeaseDirectory, content: bytes) -> None:
     path = Path(directory.path) / "lease-0badbad0"
     path.write_bytes(content)
@@ -217,7 +171,7 @@ def test_content_that_is_no_lease_is_passed_over(directory: LeaseDirectory, cont
 
 def test_a_name_that_is_no_leases_never_reaches_anybody(directory: LeaseDirectory) -> None:
     path = Path(directory.path) / "lease-\x1b[31mroot"
-    path.write_bytes(lying())
+    path.write_bytes(b"{}")
     with path.open("rb") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
         assert leases.live(directory) == ()
@@ -334,12 +288,3 @@ def test_another_accounts_lock_does_not_keep_a_dead_lease(
     finally:
         stranger.kill()
         stranger.communicate()
-
-
-def test_a_later_process_of_the_same_number_is_not_the_holder(directory: LeaseDirectory) -> None:
-    held = take(directory)
-    (record,) = leases.live(directory)
-    assert is_alive(record)
-    assert not is_alive(record._replace(pid_started=(record.pid_started or 0) + 1))
-    assert is_alive(record._replace(pid=None)) is None
-    held.give_up()

@@ -1,0 +1,60 @@
+"""Which processes stand behind a lease."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulab.allocation.holders import is_alive, keeper, lease_of, strangers_bytes
+from gpulab.allocation.records import LeaseRecord, start_time
+from gpulab.hardware.devices import Device, Process
+
+ME = LeaseRecord("mine", ("GPU-1",), uid=os.getuid(), pid=os.getpid(), pid_started=start_time(os.getpid()))
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_later_process_of_the_same_number_is_not_the_holder() -> None:
+    assert is_alive(ME)
+    assert is_alive(ME._replace(pid_started=(ME.pid_started or 0) + 1)) is False
+    assert is_alive(ME._replace(pid=None)) is None
+
+
+def test_a_process_belongs_to_the_lease_of_an_ancestor(child: subprocess.Popen[bytes]) -> None:
+    assert lease_of(Process(child.pid), [ME]) == "mine"
+    assert lease_of(Process(child.pid), [ME._replace(pid_started=1)]) is None
+    assert lease_of(Process(1), [ME]) is None
+
+
+def test_a_dead_holders_lease_names_who_keeps_its_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    path.touch()
+    dead = ME._replace(pid_started=1)
+    assert keeper(dead, str(path)) is None
+    with path.open() as file:
+        heir = subprocess.Popen(["sleep", "60"], stdin=file)
+    try:
+        assert keeper(dead, str(path)) == heir.pid
+        assert keeper(dead._replace(uid=54321), str(path)) is None
+        assert keeper(ME, str(path)) == os.getpid()
+    finally:
+        heir.kill()
+        heir.wait()
+
+
+def test_memory_of_strangers_is_what_certainly_belongs_to_no_lease(child: subprocess.Popen[bytes]) -> None:
+    processes = (Process(child.pid, "me", memory_bytes=3), Process(1, "root", memory_bytes=5), Process(9**7))
+    device = Device(0, "GPU-1", processes=processes)
+    assert strangers_bytes(device, [ME]) == 5
+    assert strangers_bytes(device, []) == 8
+    assert strangers_bytes(device, [ME._replace(container=True, pid=None)]) == 0

@@ -1,0 +1,77 @@
+"""The text of a lease file: read to the letter, because it may be anybody's."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from gpulab.allocation.records import MAX_FILE_BYTES, decode, encode, pid_namespace, start_time
+
+ID = "0badbad0"
+GPU = "GPU-00000000-0000-0000-0000-000000000001"
+
+TRUE = {
+    "version": 1,
+    "id": ID,
+    "gpus": [GPU],
+    "mode": "exclusive",
+    "memory_bytes": None,
+    "priority": "normal",
+    "pid": 1,
+    "pid_started": None,
+    "pid_namespace": None,
+    "since": 1.0,
+}
+
+
+def lying(**changes: object) -> bytes:
+    return json.dumps({**TRUE, **changes}).encode()
+
+
+HOSTILE = {
+    "not JSON": b"{",
+    "another shape": b"[]",
+    "deep": b"[" * 4000,
+    "empty": b"",
+    "another's id": lying(id="0badbad1"),
+    "a GPU that is a number": lying(gpus=[1]),
+    "GPUs that are a text": lying(gpus="GPU-x"),
+    "escape codes for a terminal": lying(gpus=["GPU-\x1b[31m"]),
+    "half a character": lying(gpus=["GPU-\ud800"]),
+    "no time": lying(since=float("nan")),
+    "the end of time": lying(since=1e300),
+    "before all time": lying(since=-1e15),
+    "endless memory": lying(memory_bytes=10**2000, mode="shared"),
+    "memory that is true": lying(memory_bytes=True, mode="shared"),
+    "a pid of many digits": lying(pid=10**3000),
+    "no pid": lying(pid=-1),
+}
+
+
+def test_the_text_that_the_hostile_ones_change_is_a_lease() -> None:
+    record = decode(lying(), ID, 1234)
+    assert record is not None
+    assert (record.id, record.gpus, record.uid) == (ID, (GPU,), 1234)
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_does_not_fit_to_the_letter_is_no_lease(content: bytes) -> None:
+    assert decode(content, ID, 0) is None
+
+
+def test_what_is_written_is_read_again_and_always_has_one_length() -> None:
+    pid = os.getpid()
+    content = encode(ID, gpus=(GPU,), mode="shared", memory_bytes=2**33, priority="high", pid=pid, since=1.5)
+    assert len(content) == MAX_FILE_BYTES
+    record = decode(content, ID, os.getuid())
+    assert record is not None
+    assert (record.mode, record.memory_bytes, record.priority, record.since) == ("shared", 2**33, "high", 1.5)
+    assert (record.pid, record.pid_started, record.container) == (pid, start_time(pid), False)
+
+
+def test_a_holder_in_another_namespace_has_no_pid_here() -> None:
+    record = decode(lying(pid_namespace=(pid_namespace() or 0) + 1), ID, 0)
+    assert record is not None
+    assert (record.container, record.pid) == (True, None)
