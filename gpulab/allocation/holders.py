@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from gpulab.allocation.records import LeaseRecord, start_time
+from gpulab.allocation.records import LeaseRecord, start_time, stat_field
 from gpulab.hardware.devices import Device, Process
 
 __all__ = ["is_alive", "keeper", "lease_of", "strangers_bytes"]
@@ -39,7 +39,7 @@ def lease_of(process: Process, leases: Iterable[LeaseRecord]) -> str | None:
     for _ in range(_MAX_ANCESTORS if holding else 0):
         if pid in holding or pid <= 1:
             break
-        pid = _parent(pid)
+        pid = stat_field(pid, 1) or 0  # its parent
     return holding.get(pid)
 
 
@@ -56,14 +56,6 @@ def strangers_bytes(device: Device, leases: Iterable[LeaseRecord]) -> int:
         for process in device.processes or ()
         if process.user is not None and lease_of(process, here) is None
     )
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _has_open(pid: str, target: os.stat_result, uid: int | None) -> bool:

@@ -9,7 +9,7 @@ from gpulab.allocation.holders import strangers_bytes
 from gpulab.allocation.records import LeaseRecord
 from gpulab.config import POLICIES
 from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
-from gpulab.hardware.devices import Device, Snapshot
+from gpulab.hardware.devices import UNLISTED_FRACTION, Device, Snapshot
 from gpulab.units import format_bytes
 
 __all__ = ["CONTEXT_RESERVE_BYTES", "Candidate", "Request", "choose", "is_drained", "rank"]
@@ -19,9 +19,6 @@ CONTEXT_RESERVE_BYTES = 512 * 2**20
 
 MIN_SHARE_BYTES = 64 * 2**20
 """CUDA's own context takes more; a smaller number is a unit forgotten."""
-
-_UNSEEN_USE_FRACTION = 0.05
-"""Where processes cannot be listed, a GPU with more memory in use than this counts as taken."""
 
 
 class Request(NamedTuple):
@@ -204,23 +201,15 @@ def _strangers(device: Device) -> str | None:
     """Who computes on an unleased device: colleagues without gpulab, or orphans of killed kernels."""
     if device.processes is None:
         used, total = device.memory.used_bytes, device.memory.total_bytes
-        if used is None or total is None or used > _UNSEEN_USE_FRACTION * total:
+        if used is None or total is None or used > UNLISTED_FRACTION * total:
             return f"its processes cannot be listed and {format_bytes(used)} is in use"
         return None
     computing = [process for process in device.processes if process.type == "compute"]
     if not computing:
-        return _unlisted(device)
+        unlisted = device.unlisted_bytes
+        held = "of it is in use by processes that the driver does not list"
+        return f"{format_bytes(unlisted)} {held}" if unlisted else None
     first = computing[0]
     others = f" and {len(computing) - 1} more" if len(computing) > 1 else ""
     who = f"{first.command or 'a process'} (process {first.pid} of {first.user or 'another namespace'})"
     return f"in use without a lease by {who}{others}"
-
-
-def _unlisted(device: Device) -> str | None:
-    """Memory in use that belongs to no process the driver lists, as with some containers."""
-    unseen, total = device.unattributed_bytes, device.memory.total_bytes
-    if unseen is None or total is None or device.memory.shared_with_host:
-        return None
-    if unseen <= _UNSEEN_USE_FRACTION * total:
-        return None
-    return f"{format_bytes(unseen)} of it is in use by processes that the driver does not list"

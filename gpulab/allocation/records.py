@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 from gpulab.allocation.directory import account_name
 
-__all__ = ["LEASE_NAME", "MAX_FILE_BYTES", "LeaseRecord", "decode", "encode", "pid_namespace", "start_time"]
+__all__ = [
+    "LEASE_NAME",
+    "MAX_FILE_BYTES",
+    "LeaseRecord",
+    "decode",
+    "encode",
+    "pid_namespace",
+    "start_time",
+    "stat_field",
+]
 
 LEASE_NAME = re.compile(r"lease-([0-9a-f]{8})")
 MAX_FILE_BYTES = 4096
@@ -133,8 +142,13 @@ def pid_namespace() -> int | None:
 
 def start_time(pid: int) -> int | None:
     """When a process started, in ticks since boot; None if there is none that we can see."""
+    return stat_field(pid, 19)
+
+
+def stat_field(pid: int, place: int) -> int | None:
+    """A number of /proc/PID/stat, counted after the command's name; None if we cannot see the process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
+            return int(file.read().rpartition(b")")[2].split()[place])
     except (OSError, ValueError, IndexError):
         return None

@@ -12,10 +12,10 @@ from gpulab.allocation.leases import LeaseRecord
 from gpulab.allocation.policy import is_drained
 from gpulab.config import Settings, host_name
 from gpulab.errors import GpulabError
-from gpulab.hardware.devices import Device, Snapshot
+from gpulab.hardware.devices import Device, Snapshot, unlisted_bytes
 from gpulab.hardware.mask import visible_uuids
 
-__all__ = ["lease_entry", "leases_report", "status"]
+__all__ = ["lease_entry", "leases_report", "status", "unlisted"]
 
 
 def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settings) -> dict[str, Any]:
@@ -38,6 +38,14 @@ def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settin
         "leases": None if known is None else [lease_entry(lease, settings) for lease in known],
         "waiting": None if known is None else [],
     }
+
+
+def unlisted(device: dict[str, Any]) -> int:
+    """Bytes of an entry's device that hold processes which the driver does not list; 0 if none shows."""
+    memory = device["memory"]
+    return unlisted_bytes(
+        device["unattributed_bytes"], memory["total_bytes"], shared_with_host=memory["shared_with_host"]
+    )
 
 
 def leases_report(leases: tuple[LeaseRecord, ...], settings: Settings) -> dict[str, Any]:

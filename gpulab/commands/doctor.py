@@ -184,15 +184,16 @@ def _existing(path: str) -> str:
 def _jupyter() -> Iterator[Finding]:
     from jupyter_client.kernelspec import KernelSpecManager
 
+    from gpulab.jupyter.kernelspec import PROVISIONER
+
     entry_points = importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners")
-    if "gpulab-provisioner" not in entry_points.names:
+    if PROVISIONER not in entry_points.names:
         yield Finding("Jupyter", "fail", "the kernel provisioner is not installed; run `pip install gpulab`.")
     specs = KernelSpecManager().get_all_specs()
     ours = [
         name
         for name, found in specs.items()
-        if found["spec"]["metadata"].get("kernel_provisioner", {}).get("provisioner_name")
-        == "gpulab-provisioner"
+        if found["spec"]["metadata"].get("kernel_provisioner", {}).get("provisioner_name") == PROVISIONER
     ]
     if ours:
         yield Finding("Jupyter", "ok", f"GPU kernels: {', '.join(sorted(ours))}")

@@ -15,7 +15,7 @@ from typing import Any
 from gpulab import config
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
-from gpulab.allocation.status import status
+from gpulab.allocation.status import status, unlisted
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, RequestError
 from gpulab.hardware import nvml, scenario
@@ -252,6 +252,8 @@ def holder(device: dict[str, Any], leases: dict[str, Any] | None) -> str:
         return ", ".join(who)
     if device["drained"]:
         return "out of service"
+    if unlisted(device):
+        return "in use, by whom is not listed"
     return "unknown" if device["processes"] is None or leases is None else "free"
 
 

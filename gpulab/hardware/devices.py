@@ -8,7 +8,20 @@ text of each field again.
 
 from typing import Any, NamedTuple
 
-__all__ = ["Device", "DriverState", "Memory", "Process", "Snapshot"]
+__all__ = ["UNLISTED_FRACTION", "Device", "DriverState", "Memory", "Process", "Snapshot", "unlisted_bytes"]
+
+UNLISTED_FRACTION = 0.05
+"""Memory in use without a process counts as somebody's from this share of the device on."""
+
+
+def unlisted_bytes(unattributed: int | None, total: int | None, *, shared_with_host: bool) -> int:
+    """Memory that processes hold which the driver does not list, as with some containers; 0 if none shows.
+
+    What the driver itself keeps is less than a twentieth, and a host's memory is no sign of GPU use.
+    """
+    if unattributed is None or total is None or shared_with_host:
+        return 0
+    return unattributed if unattributed > UNLISTED_FRACTION * total else 0
 
 
 class DriverState(NamedTuple):
@@ -92,6 +105,14 @@ class Device(NamedTuple):
                 return None
             used += process.memory_bytes
         return max(0, self.memory.used_bytes - used)
+
+    @property
+    def unlisted_bytes(self) -> int:
+        """See the function of this name."""
+        memory = self.memory
+        return unlisted_bytes(
+            self.unattributed_bytes, memory.total_bytes, shared_with_host=memory.shared_with_host
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The entry of `gpulab.status/1`, less what only leases and rules know."""

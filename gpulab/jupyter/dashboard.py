@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 from typing import Any
 
 from gpulab import config
@@ -109,5 +108,5 @@ def _voila() -> dict[str, Any]:
         "show_tracebacks": False,
         "file_allowlist": [],
         "extension_allowlist": EXTENSIONS,
-        "resources": {"gpulab": {"host": socket.gethostname() or "this machine"}},
+        "resources": {"gpulab": {"host": config.host_name()}},
     }

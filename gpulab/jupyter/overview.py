@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpulab import config
 from gpulab.allocation import leases, session
 from gpulab.allocation.session import Lease
-from gpulab.allocation.status import status
+from gpulab.allocation.status import status, unlisted
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.observe import observe
 from gpulab.jupyter.wording import SCOPES, no_gpu, short_uuid
@@ -111,6 +111,8 @@ def _row(device: dict[str, Any], report: dict[str, Any], mine: Lease | None) -> 
 def _who(device: dict[str, Any], report: dict[str, Any], mine: Lease | None) -> list[str]:
     if device["state"] != "ok":
         return [device["message"] or device["state"]]
+    if report["leases"] is None:
+        return ["unknown: the leases cannot be read"]
     found = [
         _holder(lease, device["uuid"], mine) for lease in report["leases"] if lease["id"] in device["leases"]
     ]
@@ -120,6 +122,8 @@ def _who(device: dict[str, Any], report: dict[str, Any], mine: Lease | None) -> 
         return [*found, "its processes cannot be listed"]
     strangers = [p for p in device["processes"] if p["lease"] is None and p["type"] == "compute"]
     found += [_stranger(process) for process in strangers if process["pid"] != os.getpid()]
+    if not found and (held := unlisted(device)):
+        found.append(f"{format_bytes(held)} in use by what the driver does not list")
     return found or ["free"]
 
 

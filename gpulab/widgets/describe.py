@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gpulab.allocation.leases import LeaseRecord
+from gpulab.allocation.policy import is_drained
 from gpulab.hardware.devices import Device, Snapshot
 from gpulab.units import format_bytes
 
 __all__ = ["as_html", "as_text", "describe_devices", "describe_machine"]
-
-_UNSEEN_FRACTION = 0.05
 
 
 def describe_machine(snapshot: Snapshot | None, *, mode: str, host: str, trouble: str) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def _labels(devices: Iterable[Device]) -> list[str]:
 def _use(
     device: Device, holders: Sequence[LeaseRecord], parents: Collection[str | None], drained: Collection[str]
 ) -> str:
-    if device.uuid is not None and device.uuid in drained:
+    if is_drained(device, tuple(drained)):
         return "drained"
     if holders:
         return "leased"
@@ -106,8 +105,7 @@ def _use(
     if any(process.type == "compute" for process in device.processes):
         return "busy"
     # Another container's process is not listed, but its memory is: such a GPU must not look free
-    unseen, total = device.unattributed_bytes, device.memory.total_bytes
-    return "unseen" if unseen and total and unseen > _UNSEEN_FRACTION * total else "free"
+    return "unseen" if device.unlisted_bytes else "free"
 
 
 def _users(device: Device) -> list[str]:

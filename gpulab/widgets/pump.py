@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import threading
 import time
 import weakref
@@ -232,7 +231,7 @@ class Pump:
             folder = self.settings.machine_dir
             trouble = f"GPUs cannot be sampled: {folder} cannot be written; point GPULAB_DATA_DIR elsewhere."
         machine = describe.describe_machine(
-            self._snapshot, mode=mode, host=socket.gethostname() if mode == "team" else "", trouble=trouble
+            self._snapshot, mode=mode, host=config.host_name() if mode == "team" else "", trouble=trouble
         )
         return Scene(machine, self._devices(mode), self._snapshot)
 

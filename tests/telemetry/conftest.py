@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,16 +38,3 @@ def start(settings: Settings) -> Callable[..., subprocess.Popen[str]]:
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     return begin
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    """Waits for something to become true."""
-
-    def wait(condition: Callable[[], object], what: str, timeout: float = 15.0) -> None:
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-            time.sleep(0.02)
-
-    return wait

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,3 @@ def settings(own_machine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set
         pid = sampler.running_pid(settings)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    """Waits for something to become true."""
-
-    def wait(condition: Callable[[], object], what: str, timeout: float = 15.0) -> None:
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-            time.sleep(0.02)
-
-    return wait
