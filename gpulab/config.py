@@ -37,6 +37,9 @@ LEASE_VARIABLES = (
     "GPULAB_LEASE_REASON",
     "GPULAB_MEMORY_LIMIT",
     "GPULAB_NO_GPU_REASON",
+    "GPULAB_NOTICE",
+    "GPULAB_TICKET",
+    "GPULAB_TICKET_FD",
 )
 """What tells a process of its own lease, or why it has none, beside CUDA's variables."""
 
@@ -55,8 +58,26 @@ class Settings(NamedTuple):
     """A scenario file or NxPROFILE; None on the real machine."""
     policy: str = "idlest"
     on_full: str = "cpu"
+
+    devices: tuple[str, ...] | None = None
+    """UUIDs, or their beginnings, that gpulab may hand out; None means all. The rest is a scheduler's."""
     drained: tuple[str, ...] = ()
-    """UUIDs the administrator has taken out of service."""
+    """UUIDs, or their beginnings, that the administrator has taken out of service."""
+    max_gpus_per_user: int | None = None
+    max_memory_per_lease: int | None = None
+    """Bytes of one GPU."""
+    default_memory: int | None = None
+    """Bytes of the share that a request gets which names neither a size nor the whole GPU."""
+    who_may_raise_priority: str | None = None
+    """The group whose members may ask for priority high; None means everybody."""
+    idle_after: float | None = None
+    """Seconds after which a kernel that does nothing on its GPU counts as idle; None means never."""
+    on_idle: str = "nothing"
+    """nothing, notice or stop"""
+    max_lease_age: float | None = None
+    """Seconds after which a lease may be reclaimed once its kernel does nothing."""
+    names: str | None = None
+    """What others see of a holder: full (login and notebook), initials, none; None means the login only."""
 
     visible_devices: str | None = None
     """CUDA_VISIBLE_DEVICES now; None if it is not set, which is not the same as empty."""
@@ -67,12 +88,17 @@ class Settings(NamedTuple):
     memory_limit: int | None = None
     """The share of this process in bytes (GPULAB_MEMORY_LIMIT)."""
     lease_fd: int | None = None
+    ticket_id: str | None = None
+    """The place in the queue that this kernel's provisioner took for it (GPULAB_TICKET)."""
+    ticket_fd: int | None = None
     lease_devices: str | None = None
     """The names of the leased devices, as text for people."""
     lease_reason: str | None = None
     """Why just these devices were chosen."""
     no_gpu_reason: str | None = None
     """Why the provisioner started this kernel without a GPU."""
+    notice: str | None = None
+    """What the user must know of the kernel before this one, for example why it was stopped."""
     kernel_id: str | None = None
     notebook: str | None = None
     runtime_dir: str = ""
@@ -111,6 +137,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         return value
 
     fd, limit = env.get("GPULAB_LEASE_FD", ""), env.get("GPULAB_MEMORY_LIMIT", "")
+    ticket_fd = env.get("GPULAB_TICKET_FD", "")
     return Settings(
         lease_dir=text("lease_dir"),
         data_dir=text("data_dir") or _state_home(env),
@@ -127,6 +154,9 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         lease_devices=env.get("GPULAB_LEASE_DEVICES") or None,
         lease_reason=env.get("GPULAB_LEASE_REASON") or None,
         no_gpu_reason=env.get("GPULAB_NO_GPU_REASON") or None,
+        notice=env.get("GPULAB_NOTICE") or None,
+        ticket_id=env.get("GPULAB_TICKET") or None,
+        ticket_fd=int(ticket_fd) if ticket_fd.isdecimal() else None,
         kernel_id=env.get("GPULAB_KERNEL_ID") or None,
         notebook=env.get("JPY_SESSION_NAME") or None,
         runtime_dir=_runtime_dir(env),
