@@ -7,9 +7,10 @@ a bound: what it says can be tightened by the others and never widened.
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulab.errors import ConfigError
+from gpulab.settings import Settings, host_name
 
 __all__ = [
     "ADMIN_FILE",
@@ -18,18 +19,25 @@ __all__ = [
     "ON_FULL",
     "POLICIES",
     "Settings",
+    "drained_file",
     "export",
     "host_name",
     "inherited",
+    "is_policy",
     "load",
     "masked",
+    "may_raise_priority",
+    "overruled",
+    "unruled",
     "without_lease",
 ]
 
 ADMIN_FILE = "/etc/gpulab/config.toml"
+"""The administrator's rules; what `gpulab drain` notes lies beside it."""
 HOST_LEASE_DIR = "/run/gpulab"
-POLICIES = ("idlest",)
-ON_FULL = ("cpu", "error")
+POLICIES = ("idlest", "pack", "spread", "most-free-memory", "coolest")
+"""Beside these, `uuid:…` and `name:…` say which devices to choose from."""
+ON_FULL = ("queue", "cpu", "error")
 LEASE_VARIABLES = (
     "GPULAB_LEASE",
     "GPULAB_LEASE_FD",
@@ -43,133 +51,62 @@ LEASE_VARIABLES = (
 )
 """What tells a process of its own lease, or why it has none, beside CUDA's variables."""
 
+_RULES = (
+    "devices",
+    "drained",
+    "max_gpus_per_user",
+    "max_memory_per_lease",
+    "default_memory",
+    "idle_after",
+    "on_idle",
+    "max_lease_age",
+    "names",
+)
+"""The administrator's rules that an account may tighten for itself."""
+
 _OUTER_MASK = "GPULAB_OUTER_MASK"
 _WITHIN = ">"
-
-
-class Settings(NamedTuple):
-    """All settings of one process, frozen."""
-
-    lease_dir: str | None = None
-    """Set by GPULAB_LEASE_DIR; None means the host's directory if there is one, else the account's."""
-    data_dir: str = ""
-    """Where this account's sampler keeps its record and history."""
-    simulate: str | None = None
-    """A scenario file or NxPROFILE; None on the real machine."""
-    policy: str = "idlest"
-    on_full: str = "cpu"
-
-    devices: tuple[str, ...] | None = None
-    """UUIDs, or their beginnings, that gpulab may hand out; None means all. The rest is a scheduler's."""
-    drained: tuple[str, ...] = ()
-    """UUIDs, or their beginnings, that the administrator has taken out of service."""
-    max_gpus_per_user: int | None = None
-    max_memory_per_lease: int | None = None
-    """Bytes of one GPU."""
-    default_memory: int | None = None
-    """Bytes of the share that a request gets which names neither a size nor the whole GPU."""
-    who_may_raise_priority: str | None = None
-    """The group whose members may ask for priority high; None means everybody."""
-    idle_after: float | None = None
-    """Seconds after which a kernel that does nothing on its GPU counts as idle; None means never."""
-    on_idle: str = "nothing"
-    """nothing, notice or stop"""
-    max_lease_age: float | None = None
-    """Seconds after which a lease may be reclaimed once its kernel does nothing."""
-    names: str | None = None
-    """What others see of a holder: full (login and notebook), initials, none; None means the login only."""
-
-    visible_devices: str | None = None
-    """CUDA_VISIBLE_DEVICES now; None if it is not set, which is not the same as empty."""
-    outer_devices: str | None = None
-    """The mask from outside gpulab (Slurm, Docker, the user), which bounds every choice."""
-    device_order: str | None = None
-    lease_id: str | None = None
-    memory_limit: int | None = None
-    """The share of this process in bytes (GPULAB_MEMORY_LIMIT)."""
-    lease_fd: int | None = None
-    ticket_id: str | None = None
-    """The place in the queue that this kernel's provisioner took for it (GPULAB_TICKET)."""
-    ticket_fd: int | None = None
-    lease_devices: str | None = None
-    """The names of the leased devices, as text for people."""
-    lease_reason: str | None = None
-    """Why just these devices were chosen."""
-    no_gpu_reason: str | None = None
-    """Why the provisioner started this kernel without a GPU."""
-    notice: str | None = None
-    """What the user must know of the kernel before this one, for example why it was stopped."""
-    kernel_id: str | None = None
-    notebook: str | None = None
-    runtime_dir: str = ""
-    """Where this account's leases lie if there is no directory of the host."""
-
-    @property
-    def machine_dir(self) -> str:
-        """The part of `data_dir` that belongs to this machine, real or simulated."""
-        name = host_name()
-        if self.simulate is not None:
-            tag = "".join(c if c.isalnum() else "-" for c in self.simulate)[-60:]
-            name = f"{name}-simulated-{tag}"
-        return os.path.join(self.data_dir, name)
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings of this process. Raises ConfigError with the name of what is wrong."""
     env = os.environ if environ is None else environ
-    admin = _read_toml(ADMIN_FILE, ("drained",), must_exist=False)
-    user = _read_toml(
-        env.get("GPULAB_CONFIG") or os.path.join(_config_home(env), "gpulab", "config.toml"),
-        ("data_dir", "lease_dir", "on_full", "policy", "simulate"),
-        must_exist="GPULAB_CONFIG" in env,
-    )
-
-    def text(key: str) -> str | None:
-        value = env.get(f"GPULAB_{key.upper()}") or user.get(key)
-        if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{key} is {value!r}; it must be a text in quotes.")
-        return value or None
-
-    def choice(key: str, allowed: tuple[str, ...]) -> str:
-        value = text(key) or allowed[0]
-        if value not in allowed:
-            raise ConfigError(f"{key} is {value!r}; it must be one of {', '.join(allowed)}.")
-        return value
-
-    fd, limit = env.get("GPULAB_LEASE_FD", ""), env.get("GPULAB_MEMORY_LIMIT", "")
-    ticket_fd = env.get("GPULAB_TICKET_FD", "")
-    return Settings(
-        lease_dir=text("lease_dir"),
-        data_dir=text("data_dir") or _state_home(env),
-        simulate=_scenario(text("simulate") or ""),
-        policy=choice("policy", POLICIES),
-        on_full=choice("on_full", ON_FULL),
-        drained=_uuids(admin.get("drained", [])),
-        visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
-        outer_devices=_outer_mask(env),
-        device_order=env.get("CUDA_DEVICE_ORDER"),
-        lease_id=env.get("GPULAB_LEASE") or None,
-        memory_limit=int(limit) if limit.isdecimal() else None,
-        lease_fd=int(fd) if fd.isdecimal() else None,
-        lease_devices=env.get("GPULAB_LEASE_DEVICES") or None,
-        lease_reason=env.get("GPULAB_LEASE_REASON") or None,
-        no_gpu_reason=env.get("GPULAB_NO_GPU_REASON") or None,
-        notice=env.get("GPULAB_NOTICE") or None,
-        ticket_id=env.get("GPULAB_TICKET") or None,
-        ticket_fd=int(ticket_fd) if ticket_fd.isdecimal() else None,
-        kernel_id=env.get("GPULAB_KERNEL_ID") or None,
-        notebook=env.get("JPY_SESSION_NAME") or None,
-        runtime_dir=_runtime_dir(env),
-    )
+    user = _user_file(env)
+    return _own(env, user)._replace(**_rules(env, user))
 
 
-def host_name() -> str:
-    """The name of this machine, without the cost of importing sockets."""
-    if hasattr(os, "uname"):
-        return os.uname().nodename or "localhost"
-    import platform
+def unruled(environ: Mapping[str, str] | None = None) -> Settings:
+    """The environment's settings alone, for those who only look where a file is refused. Never raises."""
+    env = os.environ if environ is None else environ
+    return _own({key: env[key] for key in env if key not in ("GPULAB_POLICY", "GPULAB_ON_FULL")}, {})
 
-    return platform.node() or "localhost"
+
+def overruled(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each of the account's own rules that has no effect. Raises ConfigError."""
+    from gpulab import rules
+
+    env = os.environ if environ is None else environ
+    return rules.overruled(rules.of_administrator(ADMIN_FILE, drained_file()), _wanted(env, _user_file(env)))
+
+
+def drained_file() -> str:
+    """Where `gpulab drain` notes the devices that are out of service."""
+    return os.path.join(os.path.dirname(ADMIN_FILE), "drained")
+
+
+def is_policy(name: str) -> bool:
+    """Whether a text names a policy."""
+    kind, _, which = name.partition(":")
+    return name in POLICIES or (kind in ("uuid", "name") and bool(which.strip()))
+
+
+def may_raise_priority(uid: int, settings: Settings) -> bool:
+    """Whether priority high is believed of an account, by its groups; root's always is. Never raises."""
+    if settings.who_may_raise_priority is None:
+        return True
+    from gpulab import rules
+
+    return rules.may_raise_priority(uid, settings.who_may_raise_priority)
 
 
 def export(variables: Mapping[str, str | None]) -> None:
@@ -215,40 +152,96 @@ def _scenario(text: str) -> str | None:
     return os.path.abspath(text) if os.path.exists(text) else text or None
 
 
-def _uuids(entries: object) -> tuple[str, ...]:
-    """The administrator's list, to the letter: a rule that is misunderstood must not be passed over."""
-    if isinstance(entries, list) and all(
-        isinstance(entry, str) and entry.upper().startswith(("GPU-", "MIG-")) and len(entry) > len("GPU-")
-        for entry in entries
-    ):
-        return tuple(entries)
-    raise ConfigError(
-        f'drained in {ADMIN_FILE} is {entries!r}; write a list of UUIDs, such as drained = ["GPU-1a2b3c4d"].'
+def _user_file(env: Mapping[str, str]) -> dict[str, Any]:
+    path = env.get("GPULAB_CONFIG") or os.path.join(_config_home(env), "gpulab", "config.toml")
+    if not os.path.lexists(path):
+        if env.get("GPULAB_CONFIG"):
+            raise ConfigError(f"GPULAB_CONFIG names {path}, which does not exist; correct or unset it.")
+        return {}
+    from gpulab import configfiles, rules
+
+    own = ("data_dir", "lease_dir", "on_full", "policy", "simulate", *_RULES)
+    found = configfiles.parse(
+        configfiles.read(path), path, own, others=f" (who_may_raise_priority only in {ADMIN_FILE})"
+    )
+    return {**found, **rules.from_file(found, path)}
+
+
+def _own(env: Mapping[str, str], user: Mapping[str, Any]) -> Settings:
+    """What the account says itself, the environment before its file."""
+
+    def text(key: str) -> str | None:
+        value = env.get(f"GPULAB_{key.upper()}") or user.get(key)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{key} is {value!r}; it must be a text in quotes.")
+        return value or None
+
+    def number(variable: str) -> int | None:
+        found = env.get(variable, "")
+        return int(found) if found.isdecimal() else None
+
+    on_full = text("on_full") or Settings().on_full
+    if on_full not in ON_FULL:
+        raise ConfigError(f"on_full is {on_full!r}; it must be one of {', '.join(ON_FULL)}.")
+    policy = text("policy") or POLICIES[0]
+    if not is_policy(policy):
+        raise ConfigError(
+            f"policy is {policy!r}; it must be one of {', '.join(POLICIES)}, uuid:UUID or name:PART."
+        )
+    return Settings(
+        lease_dir=text("lease_dir"),
+        data_dir=text("data_dir") or _state_home(env),
+        simulate=_scenario(text("simulate") or ""),
+        policy=policy,
+        on_full=on_full,
+        visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
+        outer_devices=_outer_mask(env),
+        device_order=env.get("CUDA_DEVICE_ORDER"),
+        lease_id=env.get("GPULAB_LEASE") or None,
+        memory_limit=number("GPULAB_MEMORY_LIMIT"),
+        lease_fd=number("GPULAB_LEASE_FD"),
+        lease_devices=env.get("GPULAB_LEASE_DEVICES") or None,
+        lease_reason=env.get("GPULAB_LEASE_REASON") or None,
+        no_gpu_reason=env.get("GPULAB_NO_GPU_REASON") or None,
+        notice=env.get("GPULAB_NOTICE") or None,
+        ticket_id=env.get("GPULAB_TICKET") or None,
+        ticket_fd=number("GPULAB_TICKET_FD"),
+        kernel_id=env.get("GPULAB_KERNEL_ID") or None,
+        notebook=env.get("JPY_SESSION_NAME") or None,
+        runtime_dir=_runtime_dir(env),
     )
 
 
-def _read_toml(path: str, keys: tuple[str, ...], *, must_exist: bool) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        if must_exist:
-            raise ConfigError(
-                f"GPULAB_CONFIG names {path}, which does not exist; correct or unset it."
-            ) from None
+def _rules(env: Mapping[str, str], user: Mapping[str, Any]) -> dict[str, Any]:
+    """The administrator's rules, tightened by the account's own; empty where nobody has set any."""
+    files = [path for path in (ADMIN_FILE, drained_file()) if not _is_missing(path)]
+    own = _wanted(env, user)
+    if not files and not own:
         return {}
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); make it readable.") from error
-    import tomllib  # only where there is a file: most machines have none
+    from gpulab import rules  # only where there are some: most accounts have none
 
+    return rules.tightened(rules.of_administrator(ADMIN_FILE, drained_file()), own)
+
+
+def _wanted(env: Mapping[str, str], user: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {key: text for key in _RULES if (text := env.get(f"GPULAB_{key.upper()}"))}
+    own = {key: user[key] for key in _RULES if key in user}
+    if not texts:
+        return own
+    from gpulab import rules
+
+    return {**own, **rules.from_environment(texts)}
+
+
+def _is_missing(path: str) -> bool:
+    """Surely missing: a directory that hides it from us may hide a rule."""
     try:
-        found = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be understood ({error}); correct that file.") from error
-    unknown = sorted(set(found).difference(keys))
-    if unknown:
-        raise ConfigError(f"{path} has a key {unknown[0]!r}; there are {', '.join(keys)}.")
-    return found
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _home(env: Mapping[str, str]) -> str:
