@@ -12,6 +12,7 @@ from gpulab import config
 from gpulab.allocation import session
 from gpulab.allocation.directory import find
 from gpulab.errors import GpulabError
+from gpulab.jupyter.attendant import install
 from gpulab.jupyter.magics import GpuMagics
 from gpulab.jupyter.wording import no_gpu, ownership
 
@@ -21,20 +22,11 @@ _sentences: list[str | None] = []
 """What there was to say, load by load; a reload is silent."""
 
 
-class _Greeting:
-    """The kernel's first message: shown with the first cell, because before it nobody would see it."""
-
-    def __init__(self, shell: Any, sentence: str) -> None:
-        self._shell = shell
-        self._sentence = sentence
-
-    def __call__(self, *_: object) -> None:
-        self._shell.events.unregister("pre_run_cell", self)
-        print(f"gpulab: {self._sentence}", flush=True)
-
-
 def load_ipython_extension(shell: Any) -> None:
-    """Adopt the lease, then register `%gpu` and the kernel's first message. Never raises."""
+    """Adopt the lease, then register `%gpu` and the kernel's first message. Never raises.
+
+    The message is shown with the first cell, because before it nobody would see it.
+    """
     try:
         sentence = _adopt()
     except GpulabError as error:
@@ -42,8 +34,9 @@ def load_ipython_extension(shell: Any) -> None:
     except Exception as error:  # noqa: BLE001 - a kernel must start whatever is wrong with us
         sentence = f"the lease could not be looked at ({type(error).__name__}: {error}); run `gpulab doctor`."
     shell.register_magics(GpuMagics(shell))
+    attendant = install(shell)
     if sentence is not None and not _sentences:
-        shell.events.register("pre_run_cell", _Greeting(shell, sentence))
+        attendant.say(sentence, with_next_cell=True)
     _sentences.append(sentence)
 
 
