@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from gpulab.allocation.records import LeaseRecord, start_time, stat_field
 from gpulab.hardware.devices import Device, Process
+from gpulab.hardware.owners import lease_in_environment
 
-__all__ = ["is_alive", "keeper", "lease_of", "strangers_bytes"]
+__all__ = ["Lineage", "is_alive", "keeper", "lease_of"]
 
 _MAX_ANCESTORS = 64
 
@@ -34,28 +35,61 @@ def keeper(record: LeaseRecord, path: str) -> int | None:
 
 def lease_of(process: Process, leases: Iterable[LeaseRecord]) -> str | None:
     """The lease whose holder is this process or an ancestor of it; None if there is none."""
-    holding = {lease.pid: lease.id for lease in leases if is_alive(lease)}
-    pid = process.pid
-    for _ in range(_MAX_ANCESTORS if holding else 0):
-        if pid in holding or pid <= 1:
-            break
-        pid = stat_field(pid, 1) or 0  # its parent
-    return holding.get(pid)
+    return Lineage().lease_of(process, leases)
 
 
-def strangers_bytes(device: Device, leases: Iterable[LeaseRecord]) -> int:
-    """Memory of processes that certainly belong to no lease: those we can see, and match to none.
+class Lineage:
+    """Which process belongs to which lease. It reads /proc once for each process: make one for each look."""
 
-    Where a holder lives in a container its processes cannot be matched, so nobody is certain there.
-    """
-    here = [lease for lease in leases if device.uuid in lease.gpus]
-    if any(lease.container for lease in here):
-        return 0
-    return sum(
-        process.memory_bytes or 0
-        for process in device.processes or ()
-        if process.user is not None and lease_of(process, here) is None
-    )
+    def __init__(self, *, sees_all: bool = False) -> None:
+        """`sees_all`: a process that we cannot see is in another namespace, so of no lease in ours."""
+        self._sees_all = sees_all
+        self._alive: dict[str, bool] = {}
+        self._parents: dict[int, int] = {}
+
+    def lease_of(self, process: Process, leases: Iterable[LeaseRecord]) -> str | None:
+        """As the function of this name; a child that has left its parent is known by its environment."""
+        holding = {lease.pid: lease.id for lease in leases if self._is_seen(lease)}
+        pid = process.pid
+        for _ in range(_MAX_ANCESTORS if holding else 0):
+            if pid in holding or pid <= 1:
+                break
+            pid = self._parent(pid)
+        return holding.get(pid) or self._by_name(process, leases)
+
+    def strangers(self, device: Device, leases: Iterable[LeaseRecord]) -> tuple[Process, ...]:
+        """The device's processes that certainly belong to none of its leases.
+
+        Where a holder lives in a container nobody is certain, since its processes cannot be matched;
+        where we cannot see a holder, those of its account are not.
+        """
+        here = [lease for lease in leases if device.uuid in lease.gpus]
+        if device.processes is None or any(lease.container for lease in here):
+            return ()
+        hidden = {lease.user or str(lease.uid) for lease in here if not self._is_seen(lease)}
+        unseen = not here or (self._sees_all and not hidden)
+        return tuple(
+            process
+            for process in device.processes
+            if (unseen if process.user is None else process.user not in hidden)
+            and (not here or self.lease_of(process, here) is None)
+        )
+
+    def _is_seen(self, lease: LeaseRecord) -> bool:
+        if lease.id not in self._alive:
+            self._alive[lease.id] = bool(is_alive(lease))
+        return self._alive[lease.id]
+
+    def _parent(self, pid: int) -> int:
+        if pid not in self._parents:
+            self._parents[pid] = stat_field(pid, 1) or 0
+        return self._parents[pid]
+
+    def _by_name(self, process: Process, leases: Iterable[LeaseRecord]) -> str | None:
+        """Believed only of the lease's own account: anybody can put a name into an environment."""
+        names = {lease.id: lease.user or str(lease.uid) for lease in leases if not lease.container}
+        named = lease_in_environment(process.pid) if process.user in names.values() else None
+        return named if named is not None and names.get(named) == process.user else None
 
 
 def _has_open(pid: str, target: os.stat_result, uid: int | None) -> bool:

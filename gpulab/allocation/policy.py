@@ -3,89 +3,86 @@
 import os
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from gpulab.allocation.holders import strangers_bytes
+from gpulab.allocation.candidates import Candidate, explain, reasons
+from gpulab.allocation.occupancy import (
+    CONTEXT_RESERVE_BYTES,
+    Occupancy,
+    Want,
+    is_named,
+    obstacle,
+    occupancies,
+)
+from gpulab.allocation.queue import gpus_held, suppose
 from gpulab.allocation.records import LeaseRecord
-from gpulab.config import POLICIES
-from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
-from gpulab.hardware.devices import UNLISTED_FRACTION, Device, Snapshot
+from gpulab.allocation.requests import Request, asked, named, own_uid
+from gpulab.allocation.scoring import score, words
+from gpulab.config import Settings
+from gpulab.errors import NoFreeGpuError, NoGpuError
+from gpulab.hardware.devices import Device, Snapshot
+from gpulab.hardware.owners import lease_in_environment
 from gpulab.units import format_bytes
 
-__all__ = ["CONTEXT_RESERVE_BYTES", "Candidate", "Request", "choose", "is_drained", "rank"]
+__all__ = [
+    "CONTEXT_RESERVE_BYTES",
+    "Candidate",
+    "Request",
+    "choose",
+    "explain",
+    "is_drained",
+    "rank",
+]
 
-CONTEXT_RESERVE_BYTES = 512 * 2**20
-"""Kept free on a shared GPU for what CUDA itself needs beside the leases' memory."""
-
-MIN_SHARE_BYTES = 64 * 2**20
-"""CUDA's own context takes more; a smaller number is a unit forgotten."""
-
-
-class Request(NamedTuple):
-    """What is asked for."""
-
-    gpus: int = 1
-    memory_bytes: int | None = None
-    exclusive: bool = False
-    policy: str = "idlest"
-    priority: str = "normal"
-    visible: frozenset[str] | None = None
-    """UUIDs inside the inherited mask; None if there is no mask."""
-    prefer: tuple[str, ...] = ()
-    """UUIDs to be chosen first if they are free, for a restart."""
-
-    @property
-    def mode(self) -> str:
-        return "shared" if self.memory_bytes is not None and not self.exclusive else "exclusive"
-
-    def checked(self) -> "Request":
-        """Return self. Raises RequestError for what no machine could serve."""
-        if self.gpus < 1:
-            raise RequestError(f"{self.gpus} GPUs cannot be handed out; ask for one or more.")
-        if self.policy not in POLICIES:
-            raise RequestError(f"There is no policy {self.policy!r}; choose {', '.join(POLICIES)}.")
-        if self.memory_bytes is not None and self.memory_bytes < MIN_SHARE_BYTES:
-            raise RequestError(
-                f"A share of {format_bytes(self.memory_bytes)} is too small to compute with; "
-                "write a unit, for example 8GiB."
-            )
-        if self.priority not in ("low", "normal", "high"):
-            raise RequestError(f"There is no priority {self.priority!r}; choose low, normal or high.")
-        return self
-
-
-class Candidate(NamedTuple):
-    """A device, whether it can serve the request now, and why."""
-
-    device: Device
-    fits: bool
-    reason: str
-    usable: bool = True
-    """Whether it could serve the request once it is free."""
-    score: tuple[float, ...] = ()
+_ORDER = {"free": 0, "kept": 1, "taken": 1, "quota": 1, "never": 2}
 
 
 def rank(
     snapshot: Snapshot,
     leases: tuple[LeaseRecord, ...],
     request: Request,
-    drained: tuple[str, ...] = (),
+    rules: Settings,
+    ahead: Iterable[LeaseRecord] = (),
+    *,
+    uid: int | None = None,
 ) -> tuple[Candidate, ...]:
-    """Order the devices, best first: those that fit, those that may later, those that never will."""
-    parents = {device.parent_uuid for device in snapshot.devices}
-    candidates = [
-        _never(device, request, is_drained(device, drained), device.uuid in parents)
-        or _taken(device, leases, request)
-        or _free(device, leases, request)
-        for device in snapshot.devices
-    ]
-    return tuple(sorted(candidates, key=lambda c: (not c.fits, not c.usable, c.score, c.device.index)))
+    """Order the devices, best first: those that fit, those that may later, those that never will.
+
+    Parameters
+    ----------
+    leases
+        All that live now, of every account.
+    rules
+        Settings with the administrator's bounds.
+    ahead
+        The tickets that come before this request, in order (`queue.before`).
+    uid
+        Whose quota the request counts to; default: this process's.
+    """
+    places = occupancies(snapshot, leases, rules)
+    want = _want(request, snapshot.devices)
+    held = gpus_held(leases)
+    asker = own_uid() if uid is None else uid
+    quota = _quota(leases, held[asker], want, rules, asker)
+    later = suppose(ahead, places, rules, held) if ahead else places
+    waits_for_own = quota is None and _is_over(held[asker], want, rules)
+    live = frozenset(lease.id for lease in leases)
+    candidates = []
+    for now, then in zip(places, later, strict=True):
+        verdict, reason = _judge(now, want, quota, live)
+        if verdict == "free" and waits_for_own:
+            verdict, reason = "kept", "kept until requests of yours that wait longer are served"
+        elif verdict == "free" and (then.is_barred(want) or not then.fits(want)):
+            verdict, reason = "kept", f"kept for {_requests(then.kept)}"
+        points = score(now, want) if verdict == "free" else ()
+        preferred = (float(now.uuid not in request.prefer), *points)
+        candidates.append(Candidate(now.device, verdict, reason, preferred, now.label, request.policy))
+    # not by index: NVML lists slices after their GPU, and a sort keeps that order
+    return tuple(sorted(candidates, key=lambda c: (_ORDER[c.verdict], c.score if c.fits else ())))
 
 
 def is_drained(device: Device, drained: tuple[str, ...]) -> bool:
     """Whether an entry of the administrator, a UUID or its beginning, names this device or its parent."""
-    names = [uuid.lower() for uuid in (device.uuid, device.parent_uuid) if uuid]
-    return any(name.startswith(entry.lower()) for name in names for entry in drained)
+    return is_named(device, drained)
 
 
 def choose(candidates: tuple[Candidate, ...], request: Request) -> tuple[Device, ...]:
@@ -95,99 +92,87 @@ def choose(candidates: tuple[Candidate, ...], request: Request) -> tuple[Device,
     """
     usable = sum(candidate.usable for candidate in candidates)
     if usable < request.gpus:
-        why = _reasons(candidate for candidate in candidates if not candidate.usable)
+        why = reasons(candidate for candidate in candidates if not candidate.usable)
         size = f" with {format_bytes(request.memory_bytes)}" if request.mode == "shared" else ""
         raise NoGpuError(
-            f"{_asked(request.gpus, size)} and this machine has {usable or 'none'} to hand out{why}; "
+            f"{asked(request.gpus, size)} and this machine has {usable or 'none'} to hand out{why}; "
             + (f"ask for at most {usable}." if usable else "`gpulab doctor` says more.")
         )
+    over = next((candidate.reason for candidate in candidates if candidate.verdict == "quota"), None)
+    if over is not None:
+        raise NoFreeGpuError(f"{asked(request.gpus)}, but {over}; give one back, or wait.")
     fitting = [candidate for candidate in candidates if candidate.fits]
     if len(fitting) < request.gpus:
-        why = _reasons(c for c in candidates if c.usable and not c.fits)
+        why = reasons(c for c in candidates if c.usable and not c.fits)
         raise NoFreeGpuError(
-            f"{_asked(request.gpus)} and {len(fitting) or 'none'} of {usable} is free; "
+            f"{asked(request.gpus)} and {len(fitting) or 'none'} of {usable} is free; "
             f"shut down a kernel that no longer needs its GPU, or wait{why}."
         )
     return tuple(candidate.device for candidate in fitting[: request.gpus])
 
 
-def _asked(gpus: int, size: str = "") -> str:
-    return f"1 GPU{size} was asked for" if gpus == 1 else f"{gpus} GPUs{size} were asked for"
+def _requests(count: int) -> str:
+    return "1 request that waits longer" if count == 1 else f"{count} requests that wait longer"
 
 
-def _reasons(candidates: Iterable[Candidate]) -> str:
-    by_reason: dict[str, list[str]] = {}
-    for candidate in candidates:
-        by_reason.setdefault(candidate.reason.rstrip("."), []).append(str(candidate.device.index))
-    shown = [
-        f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}: {reason}"
-        for reason, indices in by_reason.items()
-    ]
-    return f" ({'; '.join(shown)})" if shown else ""
+def _want(request: Request, devices: Iterable[Device]) -> Want:
+    return Want(
+        gpus=request.gpus,
+        memory_bytes=request.memory_bytes,
+        exclusive=request.mode == "exclusive",
+        policy=request.policy,
+        visible=request.visible,
+        named=named(request.policy, devices),
+    )
 
 
-def _never(device: Device, request: Request, drained: bool, is_parent: bool) -> Candidate | None:
-    """Why this device could not serve the request even if nobody used it."""
-    total = device.memory.total_bytes
-    reason = None
-    if device.state != "ok" or device.uuid is None:
-        reason = device.message or device.state
-    elif drained:
-        reason = "taken out of service by the administrator"
-    elif is_parent:
-        reason = "divided into MIG slices, which are offered instead"
-    elif request.visible is not None and device.uuid not in request.visible:
-        reason = "outside CUDA_VISIBLE_DEVICES"
-    elif device.compute_mode == "prohibited":
-        reason = "its compute mode forbids compute processes"
-    elif request.gpus > 1 and device.kind == "mig":
-        reason = "a MIG slice, of which CUDA uses one per process, so it is handed out alone"
-    elif request.mode == "shared" and (total is None or device.memory.used_bytes is None):
-        reason = "its memory is unknown, so it cannot be shared"
-    elif request.memory_bytes is not None and total is not None and request.memory_bytes > _capacity(device):
-        reason = f"{format_bytes(_capacity(device))} can be leased of it"
-    return None if reason is None else Candidate(device, fits=False, reason=reason, usable=False)
+def _is_over(held: int, want: Want, rules: Settings) -> bool:
+    return rules.max_gpus_per_user is not None and held + want.gpus > rules.max_gpus_per_user
 
 
-def _taken(device: Device, leases: tuple[LeaseRecord, ...], request: Request) -> Candidate | None:
+def _quota(
+    leases: Iterable[LeaseRecord],
+    held: int,
+    want: Want,
+    rules: Settings,
+    uid: int | None,
+) -> str | None:
+    """Why this user gets nothing now; None within the quota."""
+    if not held or not _is_over(held, want, rules):
+        return None
+    own = "; ".join(
+        f"lease {lease.id} on {', '.join(gpu[:12] for gpu in lease.gpus)}"
+        for lease in leases
+        if lease.uid == uid
+    )
+    count = f"{held} GPU{'s' if held > 1 else ''}"
+    return f"you hold {count} ({own}) and the administrator allows each user {rules.max_gpus_per_user}"
+
+
+def _judge(place: Occupancy, want: Want, quota: str | None, live: frozenset[str]) -> tuple[str, str]:
+    """The verdict on a device as the machine is now, and the reason."""
+    never = obstacle(place, want)
+    if never is not None:
+        return "never", never
+    if quota is not None:
+        return "quota", quota
+    if not place.fits(want):
+        return "taken", _taken(place, want, live)
+    return "free", words(place, want)
+
+
+def _taken(place: Occupancy, want: Want, live: frozenset[str]) -> str:
     """Why this device cannot serve the request now."""
-    holders = [lease for lease in leases if device.uuid in lease.gpus]
-    blocking = [lease for lease in holders if lease.mode == "exclusive" or request.mode == "exclusive"]
-    reason = None
+    blocking = [
+        lease for lease in place.holders if lease.mode == "exclusive" or want.exclusive or place.single
+    ]
     if blocking:
-        reason = " and ".join(_holder(lease) for lease in blocking)
-    elif request.mode == "exclusive" or device.compute_mode == "exclusive_process":
-        reason = _strangers(device)
-    elif (free := _shareable(device, holders)) < (request.memory_bytes or 0):
-        reason = f"{format_bytes(max(0, free))} of it is left to share"
-    return None if reason is None else Candidate(device, fits=False, reason=reason)
-
-
-def _free(device: Device, leases: tuple[LeaseRecord, ...], request: Request) -> Candidate:
-    """Score a device that fits: unknown never looks idle."""
-    preferred = 0.0 if device.uuid in request.prefer else 1.0
-    unseen = float(device.processes is None)
-    busy = 101.0 if device.gpu_percent is None else device.gpu_percent
-    used = float("inf") if device.memory.used_bytes is None else float(device.memory.used_bytes)
-    if request.mode == "shared":
-        holders = [lease for lease in leases if device.uuid in lease.gpus]
-        left = _shareable(device, holders)
-        reason = f"{format_bytes(left)} left to share, the tightest fit first so that whole GPUs stay free"
-        return Candidate(device, fits=True, reason=reason, score=(preferred, unseen, float(left), busy))
-    shown = "utilization unknown" if device.gpu_percent is None else f"{device.gpu_percent:.0f} % busy"
-    reason = f"free, {shown}, {format_bytes(device.memory.used_bytes)} in use"
-    return Candidate(device, fits=True, reason=reason, score=(preferred, unseen, busy, used))
-
-
-def _capacity(device: Device) -> int:
-    total = device.memory.total_bytes or 0
-    return total - (device.memory.reserved_bytes or 0) - CONTEXT_RESERVE_BYTES
-
-
-def _shareable(device: Device, holders: list[LeaseRecord]) -> int:
-    """What may still be leased: strangers on top of the leases, but nobody's process counted twice."""
-    leased = sum(lease.memory_bytes or 0 for lease in holders) + strangers_bytes(device, holders)
-    return _capacity(device) - max(leased, device.memory.used_bytes or 0)
+        said = " and ".join(_holder(lease) for lease in blocking)
+        shared = place.single and not want.exclusive and not place.exclusive
+        return f"{said}, and its compute mode admits one process" if shared else said
+    if want.exclusive or place.single:
+        return _strangers(place, live)
+    return f"{format_bytes(max(0, place.left))} of it is left to share"
 
 
 def _holder(lease: LeaseRecord) -> str:
@@ -197,19 +182,21 @@ def _holder(lease: LeaseRecord) -> str:
     return f"leased by {lease.user or lease.uid}{pid} since {clock}"
 
 
-def _strangers(device: Device) -> str | None:
+def _strangers(place: Occupancy, live: frozenset[str]) -> str:
     """Who computes on an unleased device: colleagues without gpulab, or orphans of killed kernels."""
+    device = place.device
     if device.processes is None:
-        used, total = device.memory.used_bytes, device.memory.total_bytes
-        if used is None or total is None or used > UNLISTED_FRACTION * total:
-            return f"its processes cannot be listed and {format_bytes(used)} is in use"
-        return None
-    computing = [process for process in device.processes if process.type == "compute"]
+        return f"its processes cannot be listed and {format_bytes(device.memory.used_bytes)} is in use"
+    computing = [process for process in place.strangers if process.type == "compute"]
     if not computing:
-        unlisted = device.unlisted_bytes
         held = "of it is in use by processes that the driver does not list"
-        return f"{format_bytes(unlisted)} {held}" if unlisted else None
+        return f"{format_bytes(device.unlisted_bytes)} {held}"
     first = computing[0]
     others = f" and {len(computing) - 1} more" if len(computing) > 1 else ""
     who = f"{first.command or 'a process'} (process {first.pid} of {first.user or 'another namespace'})"
+    left_by = lease_in_environment(first.pid) if first.user is not None else None
+    if left_by is not None and left_by not in live:
+        return (
+            f"in use by {who}{others}, left behind when the holder of lease {left_by} ended; end it with kill"
+        )
     return f"in use without a lease by {who}{others}"

@@ -217,7 +217,7 @@ def ranking(
     Raises RequestError if the mask cannot be read.
     """
     mask = visible_uuids(snapshot.devices, settings.outer_devices, settings.device_order)
-    return rank(snapshot, leases, request._replace(visible=mask), settings.drained)
+    return rank(snapshot, leases, request._replace(visible=mask), settings)
 
 
 def wait_for_grant(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import os
 
-__all__ = ["command_of", "owner_of", "sees_host_processes"]
+__all__ = ["command_of", "lease_in_environment", "owner_of", "sees_host_processes"]
 
 _HOST_NAMESPACE = 0xEFFFFFFC
 """The inode that Linux gives the first process namespace."""
+_MAX_ENVIRONMENT = 2**18
+_LEASE, _LEASE_DIGITS = b"GPULAB_LEASE=", 8
 
 
 @functools.cache
@@ -36,6 +38,21 @@ def command_of(pid: int) -> str | None:
             return "".join(c for c in file.read() if c.isprintable()) or None
     except OSError:
         return None
+
+
+def lease_in_environment(pid: int) -> str | None:
+    """The lease that a process was started under, live or not; None if it has none or is not ours to read.
+
+    Linux shows a process's environment as it was at its start, to its own account and to root.
+    """
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read(_MAX_ENVIRONMENT).split(b"\0")
+    except OSError:
+        return None
+    named = next((entry[len(_LEASE) :] for entry in entries if entry.startswith(_LEASE)), b"")
+    text = named.decode("ascii", "replace")
+    return text if len(text) == _LEASE_DIGITS and text.isalnum() and text.isascii() else None
 
 
 @functools.cache

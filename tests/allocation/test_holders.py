@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.allocation.holders import is_alive, keeper, lease_of, strangers_bytes
+from gpulab.allocation.holders import Lineage, is_alive, keeper, lease_of
 from gpulab.allocation.records import LeaseRecord, start_time
 from gpulab.hardware.devices import Device, Process
 
@@ -52,9 +52,17 @@ def test_a_dead_holders_lease_names_who_keeps_its_file_open(tmp_path: Path) -> N
         heir.wait()
 
 
-def test_memory_of_strangers_is_what_certainly_belongs_to_no_lease(child: subprocess.Popen[bytes]) -> None:
-    processes = (Process(child.pid, "me", memory_bytes=3), Process(1, "root", memory_bytes=5), Process(9**7))
-    device = Device(0, "GPU-1", processes=processes)
-    assert strangers_bytes(device, [ME]) == 5
-    assert strangers_bytes(device, []) == 8
-    assert strangers_bytes(device, [ME._replace(container=True, pid=None)]) == 0
+def test_a_stranger_is_who_certainly_belongs_to_no_lease(child: subprocess.Popen[bytes]) -> None:
+    own, other, unseen = Process(child.pid, "me"), Process(1, "root"), Process(9**7)
+    device = Device(0, "GPU-1", processes=(own, other, unseen))
+    assert Lineage().strangers(device, [ME]) == (other,)
+    assert Lineage(sees_all=True).strangers(device, [ME]) == (other, unseen)
+    assert Lineage().strangers(device, []) == (own, other, unseen)
+    assert Lineage().strangers(device, [ME._replace(container=True, pid=None)]) == ()
+
+
+def test_where_a_holder_is_out_of_sight_its_accounts_processes_may_be_its_own() -> None:
+    hers, his = Process(9**7, "ann", "python"), Process(9**7 + 1, "bob", "python")
+    device = Device(0, "GPU-1", processes=(hers, his, Process(9**7 + 2)))
+    gone = ME._replace(pid=9**7, user="ann")
+    assert Lineage(sees_all=True).strangers(device, [gone]) == (his,)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpulab.allocation.leases import LeaseRecord
-from gpulab.allocation.policy import CONTEXT_RESERVE_BYTES, Candidate, Request, choose, rank
+from gpulab.allocation.policy import CONTEXT_RESERVE_BYTES, Candidate, Request, choose
+from gpulab.allocation.policy import rank as rank_with
+from gpulab.config import Settings
 from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
 from gpulab.hardware.devices import Device, DriverState, Memory, Process, Snapshot
 
@@ -31,6 +33,12 @@ def snapshot(*devices: Device) -> Snapshot:
 def lease(uuid: str, **changes: object) -> LeaseRecord:
     known: dict[str, object] = {"user": "ann", "uid": 1001, "pid": 4711, "since": 1.0}
     return LeaseRecord("l", (uuid,), **{**known, **changes})  # type: ignore[arg-type]
+
+
+def rank(
+    machine: Snapshot, leases: tuple[LeaseRecord, ...], request: Request, **rules: object
+) -> tuple[Candidate, ...]:
+    return rank_with(machine, leases, request, Settings(**rules))  # type: ignore[arg-type]
 
 
 def order(candidates: tuple[Candidate, ...]) -> list[int]:
