@@ -22,6 +22,9 @@ COMMANDS = {
     "lab": "JupyterLab with the GPU kernel and the notebooks",
     "dashboard": "the team dashboard",
     "compare": "the same work on CPU and GPU",
+    "stop": "end a lease or a waiting request, by ending its processes",
+    "drain": "take a GPU out of service (root)",
+    "undrain": "put it back into service (root)",
     "setup": "make leases host-wide (root)",
     "doctor": "what works on this machine, what does not, and the remedy",
 }
