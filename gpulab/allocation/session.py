@@ -4,106 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
-import time
-from collections.abc import Callable
-from types import TracebackType
 
 from gpulab import config
 from gpulab.allocation import leases as lease_files
-from gpulab.allocation.directory import LeaseDirectory, find
-from gpulab.allocation.policy import Candidate, Request, choose, rank
+from gpulab.allocation.directory import find
+from gpulab.allocation.grants import Lease, grant, ranking
+from gpulab.allocation.policy import Request
 from gpulab.config import Settings
-from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError
-from gpulab.hardware.devices import Snapshot
-from gpulab.hardware.mask import visible_uuids
+from gpulab.errors import LeaseError
 from gpulab.hardware.observe import observe
 from gpulab.hardware.owners import sees_host_processes
-from gpulab.units import format_duration, parse_bytes, parse_duration
+from gpulab.units import parse_bytes, parse_duration
 
-__all__ = ["Lease", "acquire", "adopt", "cuda_started", "current", "grant", "ranking", "wait_for_grant"]
-
-_POLL_SECONDS = 1.0
+__all__ = [
+    "Lease",
+    "acquire",
+    "adopt",
+    "attach",
+    "cuda_started",
+    "current",
+    "detach",
+    "grant",
+    "ranking",
+]
 
 _current: Lease | None = None
 _acquiring = threading.Lock()
-
-
-class Lease:
-    """GPUs of one's own, until `release()` or the end of the process; also a context manager."""
-
-    def __init__(self, record: lease_files.LeaseRecord, held: lease_files.HeldLease | None) -> None:
-        self.id = record.id
-        self.gpus = record.gpus
-        """Full UUIDs."""
-        self.mode = record.mode
-        """exclusive or shared"""
-        self.memory_bytes = record.memory_bytes
-        """The share in bytes; None for a whole GPU without a cap."""
-        self.since = record.since
-        """Seconds since the epoch."""
-        self.devices: str | None = None
-        """The devices' names, for people; None if this process was not told."""
-        self.reason: str | None = None
-        """Why just these were chosen, for people."""
-        self.held = held
-        """The locked descriptor; None where a parent process holds the lease for this one."""
-        self._pid = os.getpid()
-
-    def __repr__(self) -> str:
-        return f"<Lease {self.id}: {', '.join(self.gpus)} ({self.mode})>"
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def environment(self, settings: Settings | None = None) -> dict[str, str]:
-        """What a process needs in its environment to use this lease and nothing else.
-
-        `settings` are those the lease was taken with; without them, those of this process.
-        """
-        variables = {
-            **config.masked(",".join(self.gpus), config.load() if settings is None else settings),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "GPULAB_LEASE": self.id,
-        }
-        if self.memory_bytes is not None:
-            variables["GPULAB_MEMORY_LIMIT"] = str(self.memory_bytes)
-        if self.devices and self.reason:
-            variables.update(GPULAB_LEASE_DEVICES=self.devices, GPULAB_LEASE_REASON=self.reason)
-        return variables
-
-    def is_held(self) -> bool:
-        """Whether the lease still lives."""
-        return self.held is not None and self.held.is_held()
-
-    def release(self) -> None:
-        """Give the GPUs back. Twice is fine.
-
-        Raises LeaseError if this is not the holder's process, or if it has started CUDA: then the
-        GPU stays in use until the process ends, whatever gpulab says.
-        """
-        if self.held is None or os.getpid() != self._pid:
-            raise LeaseError(
-                f"Lease {self.id} belongs to another process (this one is {os.getpid()}); release it there."
-            )
-        using = cuda_started(self.gpus) if self.is_held() else False
-        if using is not False:
-            why = "is using its GPU" if using else "may be using its GPU (the driver does not say)"
-            raise LeaseError(
-                f"This process {why}, so the GPU cannot be given back while it lives; "
-                "restart or shut down the kernel."
-            )
-        self.held.give_up()
-        if _current is self:
-            _set_current(None)
-            empty = config.masked("", config.load())
-            config.export({**dict.fromkeys(config.LEASE_VARIABLES), **empty})
 
 
 def acquire(
@@ -134,11 +61,26 @@ def acquire(
     seconds = None if wait is None else parse_duration(wait)
     with _acquiring:
         _refuse_second_start()
+        from gpulab.allocation.waiting import wait_for_grant
+
         lease = wait_for_grant(request, settings, lambda: observe(settings=settings), seconds)
         _note(lease, settings)
-        config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
-        _set_current(lease)
+        attach(lease)
     return lease
+
+
+def attach(lease: Lease) -> None:
+    """Make a lease this process's own: its environment, its limits, and what `current()` returns."""
+    config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
+    _set_current(lease)
+
+
+def detach(lease: Lease) -> None:
+    """After its release: this process sees no GPU any more."""
+    if _current is lease:
+        _set_current(None)
+        empty = config.masked("", config.load())
+        config.export({**dict.fromkeys(config.LEASE_VARIABLES), **empty})
 
 
 def _note(lease: Lease, settings: Settings) -> None:
@@ -189,64 +131,6 @@ def adopt(settings: Settings) -> Lease | None:
     return lease
 
 
-def grant(request: Request, snapshot: Snapshot, settings: Settings, *, prefer: tuple[str, ...] = ()) -> Lease:
-    """Try once: rank what the snapshot shows against the leases of this instant, and take the best.
-
-    Raises NoGpuError, NoFreeGpuError, LeaseDirectoryError or LeaseError.
-    """
-    request = request.checked()._replace(prefer=prefer)
-    if not snapshot.driver.ok:
-        raise NoGpuError(snapshot.driver.message)
-    directory = find(settings)
-    with lease_files.guard(directory):
-        lease_files.sweep(directory)
-        candidates = ranking(request, snapshot, lease_files.live(directory), settings)
-        devices = choose(candidates, request)
-        lease = _take(directory, request, tuple(device.uuid or "" for device in devices))
-    chosen = [candidate for candidate in candidates if candidate.device in devices]
-    lease.devices = ", ".join(candidate.device.name or "unnamed GPU" for candidate in chosen)
-    lease.reason = "; ".join(candidate.reason for candidate in chosen)
-    return lease
-
-
-def ranking(
-    request: Request, snapshot: Snapshot, leases: tuple[lease_files.LeaseRecord, ...], settings: Settings
-) -> tuple[Candidate, ...]:
-    """Every device with its place and reason, within the mask and the administrator's rules.
-
-    Raises RequestError if the mask cannot be read.
-    """
-    mask = visible_uuids(snapshot.devices, settings.outer_devices, settings.device_order)
-    return rank(snapshot, leases, request._replace(visible=mask), settings)
-
-
-def wait_for_grant(
-    request: Request,
-    settings: Settings,
-    look: Callable[[], Snapshot],
-    seconds: float | None,
-    tell: Callable[[str], None] | None = None,
-) -> Lease:
-    """`grant`, tried until it succeeds or `seconds` have passed (None: without limit)."""
-    deadline = None if seconds is None else time.monotonic() + seconds
-    told = False
-    while True:
-        try:
-            return grant(request, look(), settings)
-        except NoFreeGpuError as error:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                if seconds:
-                    raise NoFreeGpuError(f"After {format_duration(seconds)} of waiting: {error}") from None
-                raise
-            if tell is not None and not told:
-                limit = "" if seconds is None else f" up to {format_duration(seconds)}"
-                tell(f"{error} Waiting{limit}; Ctrl-C stops it.")
-                told = True
-            pause = _POLL_SECONDS * random.uniform(0.5, 1.5)
-            time.sleep(pause if left is None else min(pause, left))
-
-
 def cuda_started(gpus: tuple[str, ...] | None) -> bool | None:
     """Whether this process computes on a GPU: it has opened CUDA's device file, or NVML names it.
 
@@ -268,18 +152,6 @@ def cuda_started(gpus: tuple[str, ...] | None) -> bool | None:
         return True
     told = len(devices) == len(gpus) and all(device.processes is not None for device in devices)
     return False if told else None
-
-
-def _take(directory: LeaseDirectory, request: Request, gpus: tuple[str, ...]) -> Lease:
-    held = lease_files.take(
-        directory,
-        gpus=gpus,
-        mode=request.mode,
-        memory_bytes=request.memory_bytes,
-        priority=request.priority,
-    )
-    record = lease_files.LeaseRecord(held.id, gpus, request.mode, request.memory_bytes, since=time.time())
-    return Lease(record, held)
 
 
 def _inherited(settings: Settings, lease_id: str) -> lease_files.HeldLease | None:

@@ -10,8 +10,8 @@ import signal
 import sys
 
 from gpulab import config
+from gpulab.allocation.grants import Lease, grant, ranking
 from gpulab.allocation.policy import Request
-from gpulab.allocation.session import Lease, ranking, wait_for_grant
 from gpulab.config import POLICIES, Settings
 from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
 from gpulab.hardware import nvml
@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many (default 1)")
     parser.add_argument("--memory", metavar="SIZE", help="a share of a GPU, such as 8GiB")
     parser.add_argument("--exclusive", action="store_true", help="the whole GPU, also with --memory")
-    parser.add_argument("--policy", metavar="NAME", help=f"which GPU first: {', '.join(POLICIES)}")
+    parser.add_argument(
+        "--policy",
+        metavar="NAME",
+        help=f"which GPU first: {', '.join(POLICIES)}, uuid:PREFIX or name:TEXT",
+    )
     parser.add_argument("--priority", choices=("low", "normal", "high"), default="normal")
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument("--wait", metavar="SECONDS", help="give up after that time (default: never)")
@@ -59,20 +63,36 @@ def run(args: argparse.Namespace) -> int:
     ).checked()
     seconds = 0.0 if args.no_wait else None if args.wait is None else parse_duration(args.wait)
 
-    def look() -> Snapshot:
-        return nvml.snapshot(detail="choice", settings=settings)
-
     if args.explain:
-        _explain(look(), request, settings)
-
+        _explain(request, settings)
     try:
-        lease = wait_for_grant(request, settings, look, seconds, tell=_tell)
+        lease = _take(request, settings, seconds)
     except (NoGpuError, NoFreeGpuError) as error:
         if not args.allow_cpu:
             raise type(error)(f"{error} (--allow-cpu runs the command without a GPU.)") from None
         _tell(f"{error} Running on the CPU (--allow-cpu).")
         return _become(command, {**config.without_lease(), **config.masked("", settings)})
     return _become(command, _environment(lease))
+
+
+def _take(request: Request, settings: Settings, seconds: float | None) -> Lease:
+    snapshot = _look(request, settings)
+    try:
+        return grant(request, snapshot, settings)
+    except NoFreeGpuError as error:
+        if seconds is not None and seconds <= 0:
+            raise
+        reason = str(error)
+    gc.enable()  # it may be hours
+    from gpulab.commands import queueing
+
+    return queueing.wait(
+        request, settings, lambda: _look(request, settings), snapshot=snapshot, reason=reason, seconds=seconds
+    )
+
+
+def _look(request: Request, settings: Settings) -> Snapshot:
+    return nvml.snapshot(detail=request.detail, settings=settings)
 
 
 def _environment(lease: Lease) -> dict[str, str]:
@@ -99,12 +119,13 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
         return 126
 
 
-def _explain(snapshot: Snapshot, request: Request, settings: Settings) -> None:
+def _explain(request: Request, settings: Settings) -> None:
     from gpulab.allocation.leases import live_leases
+    from gpulab.allocation.policy import explain
 
-    for place, candidate in enumerate(ranking(request, snapshot, live_leases(settings), settings), 1):
-        device = candidate.device
-        print(f"{place:>2}. GPU {device.index} {device.name}: {candidate.reason}", file=sys.stderr)
+    leases = live_leases(settings)
+    candidates = ranking(request.applied(settings), _look(request, settings), leases, settings)
+    print("\n".join(explain(candidates)), file=sys.stderr)
 
 
 def _tell(message: str) -> None:

@@ -1,0 +1,34 @@
+"""What people may know of each other: the administrator's `names`, applied wherever a holder is shown."""
+
+import os
+import re
+
+from gpulab.allocation.records import LeaseRecord
+
+__all__ = ["HIDDEN", "named", "shown_login"]
+
+HIDDEN = "another account"
+"""Who holds a claim where names are not told."""
+
+
+def named(record: LeaseRecord, names: str | None) -> LeaseRecord:
+    """The claim as this process may show it: one's own in full, another's as `names` says."""
+    if record.uid == os.getuid():
+        return record
+    notebook, kernel = (record.notebook, record.kernel_id) if names == "full" else (None, None)
+    login = record.user or f"user {record.uid}"
+    shown = shown_login(login, names)
+    alias = None if shown == login else shown
+    return record._replace(alias=alias, notebook=notebook, kernel_id=kernel)
+
+
+def shown_login(login: str | None, names: str | None) -> str | None:
+    """Another's login as `names` says: in full (also if it says nothing), its initials, or HIDDEN.
+
+    Root, who made the rule, always reads it in full.
+    """
+    if login is None or names in (None, "full") or os.getuid() == 0:
+        return login
+    if names != "initials":
+        return HIDDEN
+    return "".join(f"{part[0]}." for part in re.split(r"[^A-Za-z0-9]+", login) if part) or HIDDEN

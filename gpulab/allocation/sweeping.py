@@ -1,0 +1,49 @@
+"""Tidying: this account's dead claims, which count for nothing and only lie about."""
+
+import os
+
+from gpulab.allocation.claims import claim_name, is_locked, open_claim, read_record, remove
+from gpulab.allocation.directory import LeaseDirectory
+from gpulab.allocation.holders import is_alive, keeper
+from gpulab.allocation.notes import remove_note
+from gpulab.allocation.records import CLAIM_NAME
+
+__all__ = ["sweep"]
+
+
+def sweep(directory: LeaseDirectory) -> None:
+    """Remove the dead files of this account; as root those of all. Call it under `guard`."""
+    for prefix in ("lease-", "ticket-", ".new-"):
+        for name in directory.names(prefix):
+            _sweep_file(directory, name)
+    for name in directory.names("note-"):
+        claim_id = name.removeprefix("note-")
+        if not any(os.path.lexists(_path(directory, kind, claim_id)) for kind in ("lease", "ticket")):
+            remove_note(directory, claim_id)
+
+
+def _sweep_file(directory: LeaseDirectory, name: str) -> None:
+    fd = open_claim(directory, name)
+    if fd is None:
+        return
+    try:
+        owner = os.fstat(fd).st_uid
+        if os.getuid() in (0, owner) and not _is_kept(directory, fd, name, owner):
+            remove(directory, name, name.rpartition("-")[2])
+    finally:
+        os.close(fd)
+
+
+def _is_kept(directory: LeaseDirectory, fd: int, name: str, owner: int) -> bool:
+    """Whether a process of its account keeps it; another account's lock on a dead file does not."""
+    if not is_locked(fd):
+        return False
+    match = CLAIM_NAME.fullmatch(name)
+    record = read_record(fd, match[1], match[2], owner) if match else None
+    if record is None or is_alive(record) is not False:
+        return True
+    return keeper(record, os.path.join(directory.path, name)) is not None
+
+
+def _path(directory: LeaseDirectory, kind: str, claim_id: str) -> str:
+    return os.path.join(directory.path, claim_name(kind, claim_id))
