@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpulab.compare import compare
     from gpulab.hardware.observe import snapshot
     from gpulab.jupyter.extension import load_ipython_extension, unload_ipython_extension
+    from gpulab.limits.limiting import limit_memory
     from gpulab.widgets.monitor import monitor
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "acquire",
     "compare",
     "current",
+    "limit_memory",
     "load_ipython_extension",
     "monitor",
     "snapshot",
@@ -35,6 +37,7 @@ _HOME = {
     "acquire": "gpulab.allocation.session",
     "compare": "gpulab.compare",
     "current": "gpulab.allocation.session",
+    "limit_memory": "gpulab.limits.limiting",
     "load_ipython_extension": "gpulab.jupyter.extension",
     "monitor": "gpulab.widgets.monitor",
     "snapshot": "gpulab.hardware.observe",
