@@ -7,33 +7,20 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from gpulab import config
-from gpulab.allocation.directory import LeaseDirectory, find
-from gpulab.allocation.leases import passed_over
+from gpulab.commands.finding import Finding
+from gpulab.commands.lease_checks import check_leases, check_scope
+from gpulab.commands.rule_checks import check_rules
 from gpulab.config import Settings
-from gpulab.errors import GpulabError
+from gpulab.errors import ConfigError, GpulabError
 from gpulab.hardware import nvml
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import visible_uuids
 from gpulab.hardware.record import latest
 
 __all__ = ["Finding", "add_arguments", "examine", "run"]
-
-_DOUBTFUL_FILE_SYSTEMS = ("nfs", "9p", "virtiofs", "fuse", "cifs", "smb", "lustre", "afs", "ceph")
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    subject: str
-    state: str
-    """ok, note (works with a limit) or fail"""
-    message: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if one of them is a failure."""
-    findings = list(examine(config.load()))
+    findings = list(examine())
     failed = any(finding.state == "fail" for finding in findings)
     if args.json:
         entries = [finding._asdict() for finding in findings]
@@ -55,14 +42,21 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine() -> Iterator[Finding]:
     """Look at everything; a check that itself breaks is a failure with that text."""
+    try:
+        settings, rules = config.load(), True
+    except ConfigError as error:
+        yield Finding("settings", "fail", f"{error} Until then kernels start without a GPU.")
+        settings, rules = config.unruled(), False
     snapshot = nvml.snapshot(detail="full", settings=settings)
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("driver", lambda: _driver(snapshot)),
         ("devices", lambda: _devices(snapshot)),
         ("mask", lambda: _mask(snapshot, settings)),
-        ("leases", lambda: _leases(settings)),
+        ("rules", lambda: check_rules(snapshot, settings) if rules else iter(())),
+        ("leases", lambda: check_leases(settings)),
+        ("lease scope", lambda: check_scope(settings)),
         ("sampler", lambda: _sampler(settings)),
         ("Jupyter", _jupyter),
         ("front end", _front_end),
@@ -108,60 +102,6 @@ def _mask(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     else:
         message = f"CUDA_VISIBLE_DEVICES={mask!r} names no device of this machine; correct or unset it."
         yield Finding("mask", "fail", message)
-
-
-def _leases(settings: Settings) -> Iterator[Finding]:
-    directory = find(settings)
-    os.close(directory.open_guard())
-    if _locks_exclude(directory):
-        yield Finding("leases", "ok", f"locks in {directory.path} exclude each other")
-    else:
-        message = f"locks in {directory.path} do not work; set GPULAB_LEASE_DIR to a local disk."
-        yield Finding("leases", "fail", message)
-    passed = passed_over(directory)
-    if passed:
-        files = "1 file" if passed == 1 else f"{passed} files"
-        message = f"{files} in {directory.path} passed over, because they are no leases; have them removed"
-        yield Finding("leases", "note", message)
-    kind = _file_system(directory.path)
-    if kind.startswith(_DOUBTFUL_FILE_SYSTEMS):
-        yield Finding(
-            "leases", "note", f"{directory.path} is on {kind}, where locks are often only pretended"
-        )
-    if directory.scope == "account":
-        message = "leases of this account only: others neither see nor respect them; run `sudo gpulab setup`"
-        yield Finding("lease scope", "note", message)
-    else:
-        yield Finding("lease scope", "ok", "all accounts of this host")
-
-
-def _locks_exclude(directory: LeaseDirectory) -> bool:
-    """Try it: hold a lock here, and let another process ask for the same."""
-    import fcntl
-
-    path = os.path.join(directory.path, f".new-{os.urandom(4).hex()}")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ask = "import fcntl,sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH | fcntl.LOCK_NB)"
-        other = subprocess.run([sys.executable, "-S", "-c", ask, path], capture_output=True, check=False)
-        return b"BlockingIOError" in other.stderr
-    finally:
-        os.close(fd)
-        os.unlink(path)
-
-
-def _file_system(path: str) -> str:
-    """The type of the file system that holds `path`, from the longest matching mount point."""
-    best, kind = "", "unknown"
-    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
-        for line in mounts:
-            before, _, after = line.partition(" - ")
-            point = before.split()[4]
-            inside = os.path.realpath(path).startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best):
-                best, kind = point, after.split()[0]
-    return kind
 
 
 def _sampler(settings: Settings) -> Iterator[Finding]:
