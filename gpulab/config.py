@@ -64,7 +64,7 @@ _RULES = (
 )
 """The administrator's rules that an account may tighten for itself."""
 
-_OUTER_MASK = "GPULAB_OUTER_MASK"
+_OUTER_MASK, _OUTER_ORDER = "GPULAB_OUTER_MASK", "GPULAB_OUTER_ORDER"
 _WITHIN = ">"
 
 
@@ -132,7 +132,11 @@ def without_lease(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 def masked(devices: str, settings: Settings) -> dict[str, str]:
     """The variables that show a process only `devices`, and still tell it the mask from outside."""
     outer = "" if settings.outer_devices is None else f"{_WITHIN}{settings.outer_devices}"
-    return {"CUDA_VISIBLE_DEVICES": devices, _OUTER_MASK: f"{devices}{outer}"}
+    return {
+        "CUDA_VISIBLE_DEVICES": devices,
+        _OUTER_MASK: f"{devices}{outer}",
+        _OUTER_ORDER: settings.outer_order or "",
+    }
 
 
 def _outer_mask(env: Mapping[str, str]) -> str | None:
@@ -140,11 +144,15 @@ def _outer_mask(env: Mapping[str, str]) -> str | None:
 
     A mask that was set since (by Slurm, in a script) is in force and not gpulab's, so it bounds.
     """
-    mask = env.get("CUDA_VISIBLE_DEVICES")
-    own, within, outer = env.get(_OUTER_MASK, "").partition(_WITHIN)
-    if _OUTER_MASK not in env or mask != own:
-        return mask
+    if not _is_own_mask(env):
+        return env.get("CUDA_VISIBLE_DEVICES")
+    _, within, outer = env[_OUTER_MASK].partition(_WITHIN)
     return outer if within else None
+
+
+def _is_own_mask(env: Mapping[str, str]) -> bool:
+    own = env.get(_OUTER_MASK)
+    return own is not None and env.get("CUDA_VISIBLE_DEVICES") == own.partition(_WITHIN)[0]
 
 
 def _scenario(text: str) -> str | None:
@@ -196,6 +204,8 @@ def _own(env: Mapping[str, str], user: Mapping[str, Any]) -> Settings:
         on_full=on_full,
         visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
         outer_devices=_outer_mask(env),
+        outer_order=env.get(_OUTER_ORDER) or None if _is_own_mask(env) else env.get("CUDA_DEVICE_ORDER"),
+        container_devices=env.get("NVIDIA_VISIBLE_DEVICES"),
         device_order=env.get("CUDA_DEVICE_ORDER"),
         lease_id=env.get("GPULAB_LEASE") or None,
         memory_limit=number("GPULAB_MEMORY_LIMIT"),

@@ -42,6 +42,10 @@ class Settings(NamedTuple):
     """CUDA_VISIBLE_DEVICES now; None if it is not set, which is not the same as empty."""
     outer_devices: str | None = None
     """The mask from outside gpulab (Slurm, Docker, the user), which bounds every choice."""
+    outer_order: str | None = None
+    """The CUDA_DEVICE_ORDER that the numbers of that mask follow."""
+    container_devices: str | None = None
+    """NVIDIA_VISIBLE_DEVICES: what a container was given, in its runtime's terms."""
     device_order: str | None = None
     lease_id: str | None = None
     memory_limit: int | None = None

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, Memory, Process
 from gpulab.hardware.owners import command_of, owner_of
-from gpulab.hardware.states import NvmlError
+from gpulab.hardware.states import NvmlError, denied
 
 __all__ = ["Reading"]
 
-_UNINITIALIZED, _NOT_SUPPORTED, _NO_FUNCTION, _LOST, _RESET, _UNKNOWN = 1, 3, 13, 15, 16, 999
+_UNINITIALIZED, _NOT_SUPPORTED, _DENIED = 1, 3, 4
+_NO_FUNCTION, _LOST, _RESET, _UNKNOWN = 13, 15, 16, 999
 _MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
 _MAX_PID = 2**22
 _WINDOW_SECONDS = 3.0
@@ -78,7 +79,9 @@ class Reading:
     def _fail(self) -> None:
         """The GPU cannot even be named."""
         self._judge()
-        if self.device.state == "ok":
+        if self._code == _DENIED:
+            self._set(state="error", message=denied(self.index))
+        elif self.device.state == "ok":
             reason = str(NvmlError(self._code)) if self._code else "nothing"
             self._set(
                 state="error",

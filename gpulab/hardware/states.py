@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.errors import GpulabError
 from gpulab.hardware.devices import DriverState
 
-__all__ = ["ERRORS", "NvmlError", "broken", "of_error", "unresponsive", "working"]
+__all__ = ["ERRORS", "NvmlError", "broken", "denied", "of_error", "unresponsive", "working"]
 
 ERRORS = {
     1: "not initialized",
@@ -74,6 +74,14 @@ def unresponsive(seconds: float) -> DriverState:
         "unresponsive",
         message=f"The NVIDIA driver did not answer within {round(seconds, 1):g} s; gpulab goes on without "
         "it, and if `nvidia-smi` hangs too, reboot the machine.",
+    )
+
+
+def denied(index: int) -> str:
+    """Why a GPU is none for this process, though NVML counts it."""
+    return (
+        f"GPU {index} may not be opened by this account or job (error 4): a scheduler keeps it for "
+        "others, or the account is not in the group of /dev/nvidia*, usually `video`."
     )
 
 
