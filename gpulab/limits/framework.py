@@ -69,7 +69,7 @@ class Framework:
         return sys.modules.get(self.module)
 
     def is_installed(self) -> bool:
-        """Without importing it."""
+        """Whether it could be imported, seen without importing it."""
         top = self.module.partition(".")[0]
         with contextlib.suppress(ImportError, ValueError):
             return top in sys.modules or importlib.util.find_spec(top) is not None

@@ -36,8 +36,8 @@ class Numba(Framework):
             return Outcome("own limit", "call", "Numba has a memory manager that gpulab has not set.")
         if importlib.util.find_spec("rmm") is None:
             return Outcome("not capped", remedy=f"Numba has no limit of its own; {self.by_hand}.")
-        if driver.driver.is_initialized:
-            raise self.too_late("has already started CUDA")
+        if any(device.primary_context for device in driver.driver.devices.values()):
+            raise self.too_late("already has a CUDA context")
         return self._through_rmm()
 
     def _through_rmm(self) -> Outcome:

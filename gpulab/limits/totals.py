@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpulab import config
 from gpulab.errors import RequestError
 from gpulab.hardware.devices import Device
-from gpulab.hardware.mask import visible_uuids
 from gpulab.hardware.observe import observe
 
 __all__ = ["count_in_mask", "smallest_total", "visible_devices"]
@@ -15,6 +14,10 @@ def visible_devices() -> tuple[Device, ...]:
     """The devices within this process's mask; all of them where the mask cannot be read."""
     settings = config.load()
     devices = observe(settings=settings, max_age=float("inf")).devices
+    if settings.visible_devices is None:
+        return devices
+    from gpulab.hardware.mask import visible_uuids
+
     try:
         mask = visible_uuids(devices, settings.visible_devices, settings.device_order)
     except RequestError:
