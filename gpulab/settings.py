@@ -16,7 +16,7 @@ class Settings(NamedTuple):
     simulate: str | None = None
     """A scenario file or NxPROFILE; None on the real machine."""
     policy: str = "idlest"
-    on_full: str = "cpu"
+    on_full: str = "queue"
 
     devices: tuple[str, ...] | None = None
     """UUIDs, or their beginnings, that gpulab may hand out; None means all. The rest is a scheduler's."""

@@ -66,12 +66,13 @@ class Attendant:
         """Call `act` on the main thread before each cell runs, until it returns DONE."""
         self._acts.append(act)
 
-    def say(self, sentence: str, *, with_next_cell: bool = False) -> None:
+    def say(self, sentence: str, *, with_next_cell: bool = False, later: bool = True) -> None:
         """Show a sentence once: under the cell that ran last, or `with_next_cell` before the next one.
 
-        Before any cell has run, and where there is no front end to show it, it waits for the next one.
+        Before any cell has run, and where there is no front end to show it, it waits for the next one;
+        without `later` it is then forgotten.
         """
-        if with_next_cell or not self._show(sentence):
+        if (with_next_cell or not self._show(sentence)) and later:
             self._unsaid.append(sentence)
 
     def _run(self) -> None:

@@ -1,29 +1,36 @@
-"""`%gpu`: what this kernel has, why, and who else is there; take and give back a GPU from a cell."""
+"""`%gpu`: what this kernel has, why, and who else is there; take a GPU, wait for one, give it back."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 
 from gpulab.errors import GpulabError
+from gpulab.jupyter.attendant import install
 
 __all__ = ["GpuMagics"]
 
 _HELP = """\
-%gpu                   what this kernel has, why, and who else uses the GPUs
+%gpu                   what this kernel has and why, who else uses the GPUs, and who waits
 %gpu acquire [options] take a GPU now, before CUDA starts in this kernel
+%gpu wait [options]    wait in the queue until it is this kernel's turn; interrupt the kernel to go on without
+%gpu explain [options] every GPU with its place and reason, for what this kernel asks for or for the options
     --gpus N           how many (1)
     --memory SIZE      a share of a GPU, for example 8GiB; without it the whole GPU
     --exclusive        the whole GPU, also with --memory
     --policy NAME      how GPUs are chosen
-    --wait SECONDS     how long to wait for a free one (0); interrupt the kernel to stop waiting
-%gpu release           give the GPU back, if this kernel has not used it
+    --priority NAME    low, normal or high: who is served first
+    --wait SECONDS     only acquire: how long to wait in the queue (0); interrupt the kernel to stop waiting
+%gpu release           give the GPU back, if this kernel has not used it, or leave the queue
+%gpu limits            what each framework's memory pool is limited to
 %gpu help              this list"""
+_COMMANDS = "%gpu, %gpu acquire, wait, explain, release, limits and help"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,11 +48,11 @@ class GpuMagics(Magics):
     def gpu(self, line: str) -> None:
         """What has this kernel got, why, and who else; `%gpu help` lists the rest."""
         command, *words = _split(line) or ["show"]
-        run = {"show": _show, "acquire": _acquire, "release": _release, "help": _help}.get(command)
+        run = _COMMAND.get(command)
         if run is None:
-            raise UsageError(f"%gpu has no {command!r}; there are %gpu, %gpu acquire, release and help.")
+            raise UsageError(f"%gpu has no {command!r}; there are {_COMMANDS}.")
         try:
-            run(words)
+            run(words, self.shell)
         except GpulabError as error:
             sys.stdout.flush()  # two streams: only flushed in turn do they stay in order
             print(f"gpulab: {error}", file=sys.stderr, flush=True)
@@ -63,7 +70,7 @@ def _split(line: str) -> list[str]:
         raise UsageError(f"%gpu: {error}; close what was opened.") from None
 
 
-def _show(words: list[str]) -> None:
+def _show(words: list[str], _: Any) -> None:
     from IPython.display import display
 
     from gpulab.jupyter.overview import overview
@@ -72,38 +79,44 @@ def _show(words: list[str]) -> None:
     display(overview())  # type: ignore[no-untyped-call]
 
 
-def _acquire(words: list[str]) -> None:
-    from gpulab import config
-    from gpulab.allocation.directory import find
-    from gpulab.allocation.session import acquire
-    from gpulab.jupyter.wording import ownership
+def _acquire(words: list[str], shell: Any) -> None:
+    from gpulab.jupyter import asking
 
-    options = _acquire_parser().parse_args(words)
-    lease = acquire(
-        options.gpus,
-        memory=options.memory,
-        exclusive=options.exclusive,
-        policy=options.policy,
-        wait=options.wait,
-    )
-    print(f"gpulab: {ownership(lease, find(config.load()).scope)}")
-
-
-def _acquire_parser() -> _Parser:
-    parser = _Parser(prog="%gpu acquire", add_help=False)
-    parser.add_argument("--gpus", type=int, default=1)
-    parser.add_argument("--memory")
-    parser.add_argument("--exclusive", action="store_true")
-    parser.add_argument("--policy")
+    parser = _asking_parser("acquire")
     parser.add_argument("--wait", default="0")
+    asking.acquire(parser.parse_args(words), install(shell))
+
+
+def _wait(words: list[str], shell: Any) -> None:
+    from gpulab.jupyter import asking
+
+    asking.wait(_asking_parser("wait").parse_args(words), install(shell))
+
+
+def _explain(words: list[str], _: Any) -> None:
+    from gpulab.jupyter import asking
+
+    asking.explain(_asking_parser("explain").parse_args(words))
+
+
+def _asking_parser(command: str) -> _Parser:
+    from gpulab.jupyter.asking import add_options
+
+    parser = _Parser(prog=f"%gpu {command}", add_help=False)
+    add_options(parser)
     return parser
 
 
-def _release(words: list[str]) -> None:
+def _release(words: list[str], _: Any) -> None:
     from gpulab.allocation.session import current
+    from gpulab.jupyter import turn
 
     _Parser(prog="%gpu release", add_help=False).parse_args(words)
-    lease = current()
+    lease, waits = current(), turn.current()
+    if waits is not None:
+        waits.give_up()
+        print("gpulab: this kernel has left the queue; %gpu wait takes a new place.")
+        return
     if lease is None:
         print("gpulab: this kernel has no GPU to give back; %gpu acquire takes one.")
         return
@@ -111,6 +124,26 @@ def _release(words: list[str]) -> None:
     print(f"gpulab: lease {lease.id} is given back, and CUDA sees no GPU here; %gpu acquire takes one again.")
 
 
-def _help(words: list[str]) -> None:
+def _limits(words: list[str], _: Any) -> None:
+    from IPython.display import display
+
+    from gpulab.jupyter.limits_table import limits_overview
+
+    _Parser(prog="%gpu limits", add_help=False).parse_args(words)
+    display(limits_overview())  # type: ignore[no-untyped-call]
+
+
+def _help(words: list[str], _: Any) -> None:
     _Parser(prog="%gpu help", add_help=False).parse_args(words)
     print(_HELP)
+
+
+_COMMAND: dict[str, Callable[[list[str], Any], None]] = {
+    "show": _show,
+    "acquire": _acquire,
+    "wait": _wait,
+    "explain": _explain,
+    "release": _release,
+    "limits": _limits,
+    "help": _help,
+}

@@ -1,4 +1,4 @@
-"""What `%gpu` shows: this kernel's GPU and why, and who else is on the machine, as text and as HTML."""
+"""What `%gpu` shows: this kernel's GPU and why, who else is there, and who waits, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -10,43 +10,54 @@ from typing import Any, NamedTuple
 
 from gpulab import config
 from gpulab.allocation import leases, session
+from gpulab.allocation.naming import shown_login
+from gpulab.allocation.records import LeaseRecord
 from gpulab.allocation.session import Lease
 from gpulab.allocation.status import status, unlisted
+from gpulab.allocation.tickets import waiting_now
+from gpulab.config import Settings
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.observe import observe
-from gpulab.jupyter.wording import SCOPES, no_gpu, short_uuid
+from gpulab.jupyter import turn
+from gpulab.jupyter.wording import SCOPES, asked, no_gpu, short_uuid
 from gpulab.units import format_bytes, format_duration
 
-__all__ = ["Overview", "overview"]
+__all__ = ["HOLDERS", "Overview", "holder_rows", "notes", "overview", "queue_rows"]
 
-_HEADER = ("GPU", "device", "UUID", "busy", "memory in use", "who")
+HOLDERS = ("GPU", "device", "UUID", "who")
+_HEADER = (*HOLDERS[:3], "busy", "memory in use", HOLDERS[3])
+_QUEUE = ("place", "waits for", "priority", "since", "who")
+_MOST_ROWS = 12
+_SELF = "this kernel"
 
 
 class Overview(NamedTuple):
-    """Sentences, a table, and notes; Jupyter shows the HTML, a terminal the text."""
+    """Sentences, a table of the GPUs, one of those who wait, and notes; a terminal shows the text of it."""
 
     sentences: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: str
+    queue: tuple[tuple[str, ...], ...] = ()
+    header: tuple[str, ...] = _HEADER
 
     def __repr__(self) -> str:
-        table = [_HEADER, *self.rows] if self.rows else []
-        widths = [max(len(row[column]) for row in table) for column in range(len(_HEADER))] if table else []
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        return "\n".join([*self.sentences, *lines, self.notes])
+        lines = [*self.sentences]
+        for header, rows in self._tables():
+            lines += _text_table((header, *rows))
+        return "\n".join([*lines, self.notes]).rstrip()
 
     def _repr_html_(self) -> str:
         """Without colours of its own, so that it reads in light and dark."""
         said = "<br>".join(html.escape(sentence) for sentence in self.sentences)
         parts = [f"<p>{said}</p>"]
-        if self.rows:
-            head = _html_row("th", _HEADER)
-            body = "".join(_html_row("td", row) for row in self.rows)
+        for header, rows in self._tables():
+            head = _html_row("th", header)
+            body = "".join(_html_row("td", row) for row in rows)
             parts.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
-        return "".join([*parts, f"<p><small>{html.escape(self.notes)}</small></p>"])
+        return "".join([*parts, f"<p><small>{html.escape(self.notes)}</small></p>" if self.notes else ""])
+
+    def _tables(self) -> list[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]]:
+        return [(h, rows) for h, rows in ((_QUEUE, self.queue), (self.header, self.rows)) if rows]
 
 
 def overview() -> Overview:
@@ -54,10 +65,49 @@ def overview() -> Overview:
     settings = config.load()
     snapshot = observe(settings=settings)
     report = status(snapshot, leases.live_leases(settings), settings)
-    mine = session.current()
+    mine, waits = session.current(), turn.current()
     rows = tuple(_row(device, report, mine) for device in report["devices"])
-    sentences = _mine(mine, snapshot, settings.no_gpu_reason)
-    return Overview(sentences, rows, _notes(snapshot, report["lease_scope"]))
+    sentences = _mine(mine, snapshot, settings.no_gpu_reason) if waits is None else waits.tell()
+    queue = queue_rows(settings, None if waits is None else waits.id)
+    return Overview(sentences, rows, notes(snapshot, report["lease_scope"]), queue)
+
+
+def holder_rows(report: dict[str, Any], mine: Lease | None) -> tuple[tuple[str, ...], ...]:
+    """The GPUs and who has them, without figures that grow old."""
+    rows = (_row(device, report, mine) for device in report["devices"])
+    return tuple((*row[:3], row[5]) for row in rows)
+
+
+def queue_rows(settings: Settings, own: str | None) -> tuple[tuple[str, ...], ...]:
+    """Who waits, in the order of service; `own` is this kernel's ticket."""
+    tickets = waiting_now(settings)
+    rows = [_waiter(place, ticket, own, settings) for place, ticket in enumerate(tickets, 1)]
+    shown = rows[:_MOST_ROWS] + [row for row in rows[_MOST_ROWS:] if row[4] == _SELF]
+    left = len(rows) - len(shown)
+    return (*shown, *([("…", f"and {left} more", "", "", "")] if left else []))
+
+
+def _waiter(place: int, ticket: LeaseRecord, own: str | None, settings: Settings) -> tuple[str, ...]:
+    who = _SELF
+    if ticket.id != own:
+        login = shown_login(ticket.user, None if ticket.uid == _uid() else settings.names)
+        what = os.path.basename(ticket.notebook) if ticket.notebook else f"process {ticket.pid or 'n/a'}"
+        who = f"{login or ticket.uid} ({what})" + ("" if ticket.answers else ", does not answer now")
+    since = datetime.fromtimestamp(ticket.since).astimezone().strftime("%H:%M")
+    wanted = asked(ticket.count, ticket.mode, ticket.memory_bytes)
+    return str(place), wanted, ticket.priority, since, who
+
+
+def _uid() -> int | None:
+    return os.getuid() if hasattr(os, "getuid") else None
+
+
+def _text_table(table: tuple[tuple[str, ...], ...]) -> list[str]:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
 
 
 def _html_row(tag: str, cells: tuple[str, ...]) -> str:
@@ -72,7 +122,12 @@ def _html_row(tag: str, cells: tuple[str, ...]) -> str:
 
 def _mine(mine: Lease | None, snapshot: Snapshot, reason: str | None) -> tuple[str, ...]:
     if mine is None:
-        told = reason or snapshot.driver.message or "it holds no lease; `%gpu acquire` takes a GPU."
+        told = (
+            turn.last_words()
+            or reason
+            or snapshot.driver.message
+            or "it holds no lease; `%gpu acquire` takes a GPU."
+        )
         works = "Everything that needs no GPU works, and gpulab.compare measures the CPU side."
         return (_capital(no_gpu(told)), works)
     share = f"{format_bytes(mine.memory_bytes)} of " if mine.mode == "shared" else ""
@@ -141,11 +196,12 @@ def _stranger(process: dict[str, Any]) -> str:
     return f"{process['command'] or 'a process'} ({process['pid']} of {who}) without a lease"
 
 
-def _notes(snapshot: Snapshot, scope: str | None) -> str:
+def notes(snapshot: Snapshot, scope: str | None) -> str:
+    """Where the figures come from, and for whom the leases hold."""
     age = format_duration(max(0.0, time.time() - snapshot.time))
     source = "the sampler" if snapshot.source == "sampler" else "NVML"
-    notes = [f"figures from {source}, {age} old"] if snapshot.devices else []
-    notes.append(SCOPES.get(scope or "", "no leases here"))
+    told = [f"figures from {source}, {age} old"] if snapshot.devices else []
+    told.append(SCOPES.get(scope or "", "no leases here"))
     if snapshot.simulated:
-        notes.append("simulated machine, no real GPU")
-    return _capital("; ".join(notes) + ".")
+        told.append("simulated machine, no real GPU")
+    return _capital("; ".join(told) + ".")

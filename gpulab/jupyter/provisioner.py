@@ -1,4 +1,4 @@
-"""GpuProvisioner: a kernel gets its GPU before it exists, and gives it back however it ends.
+"""GpuProvisioner: a kernel gets its GPU before it exists, or a ticket for one, and gives it back in the end.
 
 jupyter_client calls the hooks below in the kernel's parent process (a Jupyter server, nbclient, any
 KernelManager). One provisioner lives as long as its KernelManager, over all restarts.
@@ -19,10 +19,22 @@ from traitlets.config import Config
 
 from gpulab import config
 from gpulab.allocation import leases
+from gpulab.allocation.claims import HeldClaim
 from gpulab.allocation.directory import LeaseDirectory
 from gpulab.allocation.session import Lease
+from gpulab.allocation.tickets import HeldTicket
 from gpulab.errors import GpulabError
-from gpulab.jupyter.decision import Decision, Options, decide, kernel_environment, on_cpu
+from gpulab.jupyter.decision import (
+    Decision,
+    Options,
+    decide,
+    granted,
+    kernel_environment,
+    on_cpu,
+    renewed,
+    resume,
+)
+from gpulab.jupyter.interpreter import EXTENSION
 from gpulab.jupyter.threads import in_thread
 
 __all__ = ["GpuProvisioner"]
@@ -42,8 +54,10 @@ class GpuProvisioner(LocalProvisioner):
     on_full = Enum(
         config.ON_FULL,
         config=True,
-        help="What to do if no GPU can be had: cpu starts the kernel without one and says so in its "
-        "first message, error does not start it. The default is that of gpulab's settings.",
+        help="What to do if no GPU is free: queue starts the kernel at once with a place in the queue, "
+        "and its GPU is attached when its turn comes (kernels that load gpulab's extension; for all "
+        "others it is cpu); cpu starts it without a GPU and says so in its first message; error does "
+        "not start it. The default is that of gpulab's settings.",
     )
 
     @default("on_full")
@@ -55,6 +69,7 @@ class GpuProvisioner(LocalProvisioner):
 
     def __init__(self, **kwargs: Any) -> None:
         self._decision: Decision | None = None
+        self._resuming = False
         self._previous: tuple[str, ...] = ()
         self._started = False
         self._watched = False
@@ -75,11 +90,24 @@ class GpuProvisioner(LocalProvisioner):
 
     @property
     def lease(self) -> Lease | None:
-        """What this kernel holds now."""
-        return self._decision.lease if self._decision is not None else None
+        """What this kernel holds, also where its own process has turned the ticket into it."""
+        decision = self._decision
+        if decision is None:
+            return None
+        ticket = decision.ticket
+        if ticket is not None and not self._resuming and not ticket.is_held():
+            found = granted(ticket)
+            if found is not None:
+                self._decision = decision = Decision(found, None, {})
+        return decision.lease
+
+    @property
+    def ticket(self) -> HeldTicket | None:
+        """The place in the queue that this kernel holds."""
+        return self._decision.ticket if self._decision is not None else None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Take a lease, or keep that of the kernel's last life, and put it into the environment.
+        """Take a lease or a ticket, or keep that of the kernel's last life, and put it into the environment.
 
         Never waits for a GPU. Raises KernelRefusedError at a first start with `on_full = error`.
         """
@@ -93,11 +121,12 @@ class GpuProvisioner(LocalProvisioner):
         kernel_id = {"GPULAB_KERNEL_ID": self.kernel_id} if self.kernel_id else {}
         kwargs["env"] = {**environ, **decision.variables, **kernel_id}
         if decision.reason is not None:
-            self.log.info("gpulab: kernel %s starts without a GPU: %s", self.kernel_id, decision.reason)
+            how = "waits for a GPU" if decision.ticket is not None else "starts without a GPU"
+            self.log.info("gpulab: kernel %s %s: %s", self.kernel_id, how, decision.reason)
         return kwargs
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        """Start the kernel with the lease's descriptor; give the lease back if that fails."""
+        """Start the kernel with the claim's descriptor; give the claim back if that fails."""
         try:
             with self._handed_over(kwargs):
                 return await super().launch_kernel(cmd, **kwargs)
@@ -120,7 +149,7 @@ class GpuProvisioner(LocalProvisioner):
             await in_thread(lambda: self._describe(held, notebook))
 
     async def cleanup(self, restart: bool = False) -> None:
-        """Let go of the lease unless the kernel is about to be restarted. Twice is fine."""
+        """Let go of lease or ticket unless the kernel is about to be restarted. Twice is fine."""
         try:
             await super().cleanup(restart=restart)
         finally:
@@ -128,19 +157,40 @@ class GpuProvisioner(LocalProvisioner):
                 self._let_go()
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """What LocalProvisioner keeps, and the lease's id."""
+        """What LocalProvisioner keeps, and the ids of lease and ticket."""
         info: dict[str, Any] = await super().get_provisioner_info()
-        return {**info, "gpulab_lease": self.lease.id if self.lease is not None else None}
+        lease, ticket = (None if claim is None else claim.id for claim in (self.lease, self.ticket))
+        return {**info, "gpulab_lease": lease, "gpulab_ticket": ticket}
 
     async def _decide(self, environ: dict[str, str]) -> Decision:
-        kept = self._decision
-        if kept is not None and kept.lease is not None and kept.lease.is_held():
-            return kept
+        lease, kept = self.lease, self._decision
+        if kept is not None and lease is not None and lease.is_held():
+            if kept.variables:
+                return kept
+            return await in_thread(lambda: renewed(lease, environ))
+        if kept is not None and kept.ticket is not None:
+            resumed = await self._resume(kept.ticket, environ)
+            if resumed is not None:
+                return resumed
         self._let_go()  # the kernel gave it up from inside: only the descriptor is left
         if self._problem is not None:
             return on_cpu(self._problem)
         options = Options(self.gpus, self.memory, self.exclusive, self.policy)
-        return await in_thread(lambda: decide(options, environ, prefer=self._previous), late=_abandon)
+        queue = self.on_full == "queue" and self._loads_extension()
+        return await in_thread(
+            lambda: decide(options, environ, prefer=self._previous, queue=queue), late=_abandon
+        )
+
+    async def _resume(self, ticket: HeldTicket, environ: dict[str, str]) -> Decision | None:
+        self._resuming = True  # meanwhile only that thread turns the ticket into a lease
+        try:
+            return await in_thread(lambda: resume(ticket, environ), late=_abandon_resumed)
+        finally:
+            self._resuming = False
+
+    def _loads_extension(self) -> bool:
+        """Without it nobody in the kernel would hold the ticket, so it would only stand in the way."""
+        return EXTENSION in getattr(self.kernel_spec, "argv", ())
 
     def _refusal(self, reason: str) -> Exception:
         from gpulab.jupyter.refusal import KernelRefusedError  # imports tornado's web server
@@ -150,21 +200,27 @@ class GpuProvisioner(LocalProvisioner):
 
     @contextlib.contextmanager
     def _handed_over(self, kwargs: dict[str, Any]) -> Iterator[None]:
-        """Pass a copy of the lease's descriptor to the kernel: the same open file, so the same lock.
+        """Pass a copy of the claim's descriptor to the kernel: the same open file, so the same lock.
 
         A copy, because with a caller's `preexec_fn` Python's fork hooks run in the child, and ours
         closes the original there.
         """
-        if self.lease is None or self.lease.held is None:
+        claim = self._claim()
+        if claim is None:
             yield
             return
-        fd = os.dup(self.lease.held.fd)
+        fd = os.dup(claim.fd)
         try:
             kwargs["pass_fds"] = (*kwargs.get("pass_fds", ()), fd)
-            kwargs["env"] = {**kwargs["env"], "GPULAB_LEASE_FD": str(fd)}
+            kwargs["env"] = {**kwargs["env"], f"GPULAB_{claim.kind.upper()}_FD": str(fd)}
             yield
         finally:
             os.close(fd)
+
+    def _claim(self) -> HeldClaim | None:
+        """The lease or the ticket of this kernel."""
+        lease = self.lease
+        return self.ticket if lease is None else lease.held
 
     def _describe(self, held: leases.HeldLease, notebook: str | None) -> None:
         try:
@@ -175,13 +231,15 @@ class GpuProvisioner(LocalProvisioner):
             self.log.warning("gpulab: lease %s could not be described", held.id, exc_info=True)
 
     def _let_go(self) -> None:
-        """Close our descriptor; the lease ends when the kernel's is closed too."""
-        lease, self._decision = self.lease, None
-        if lease is None or lease.held is None:
+        """Close our descriptor; the claim ends when the kernel's is closed too."""
+        claim, lease = self._claim(), self.lease
+        self._decision = None
+        if lease is not None:
+            self._previous = lease.gpus
+        if claim is None:
             return
-        self._previous = lease.gpus
-        directory = lease.held.directory
-        lease.held.close()
+        directory = claim.directory
+        claim.close()
         threading.Thread(target=self._sweep, args=(directory,), name="gpulab", daemon=True).start()
 
     def _sweep(self, directory: LeaseDirectory) -> None:
@@ -204,6 +262,12 @@ def _wrong_options(what: str) -> str:
 
 
 def _abandon(decision: Decision) -> None:
-    """The start was cancelled while a lease was taken: nobody will hold it."""
-    if decision.lease is not None and decision.lease.held is not None:
-        decision.lease.held.give_up()
+    """The start was cancelled while a claim was taken: nobody will hold it."""
+    claim = decision.ticket if decision.lease is None else decision.lease.held
+    if claim is not None:
+        claim.give_up()
+
+
+def _abandon_resumed(decision: Decision | None) -> None:
+    if decision is not None:
+        _abandon(decision)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from gpulab.allocation.policy import Request
 from gpulab.allocation.session import Lease
+from gpulab.allocation.waiting import Standing
 from gpulab.units import format_bytes
 
-__all__ = ["SCOPES", "no_gpu", "ownership", "short_uuid"]
+__all__ = ["SCOPES", "asked", "no_gpu", "ownership", "place", "short_uuid", "which_gpu"]
 
 SCOPES = {"account": "leases of this account only", "host": "leases of the whole host"}
 
@@ -27,6 +29,31 @@ def ownership(lease: Lease, scope: str) -> str:
         named = f"{format_bytes(lease.memory_bytes)} of {named}"
     bound = f" ({SCOPES['account']})" if scope == "account" else ""
     return f"{named} {'is' if len(lease.gpus) == 1 else 'are'} yours{bound}."
+
+
+def which_gpu(lease: Lease) -> str:
+    """The GPU or the share of a lease, to begin a sentence with: `is` fits whether one or several."""
+    if len(lease.gpus) > 1:
+        return f"your set of {len(lease.gpus)} GPUs"
+    share = f"{format_bytes(lease.memory_bytes)} of " if lease.mode == "shared" else ""
+    return f"{share}{_each(lease)}"
+
+
+def asked(gpus: int, mode: str, memory_bytes: int | None) -> str:
+    """What a request is for: `1 GPU`, `8.0 GiB of a GPU`."""
+    if mode == "shared":
+        return f"{format_bytes(memory_bytes)} of a GPU"
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def place(standing: Standing, request: Request) -> str:
+    """Where a kernel stands in the queue, and what its user can do."""
+    what = asked(request.gpus, request.mode, request.memory_bytes)
+    it = "it is" if request.gpus == 1 else "they are"
+    return (
+        f"this kernel waits for {what}: place {standing.position} of {standing.total} in the queue. Go on "
+        f"without, and {it} attached before the first cell after its turn; or run `%gpu wait` to wait here."
+    )
 
 
 def _each(lease: Lease) -> str:
