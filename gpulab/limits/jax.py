@@ -33,7 +33,7 @@ class Jax(Framework):
         """What the variables said when JAX had not started."""
 
     def imported(self, module: ModuleType) -> None:
-        if module.__name__ == _CLIENT:
+        if module.__name__ == _CLIENT and hasattr(module, _OPTIONS):
             self.settle(lambda _cap: self._stand_aside(module))
         self.follow()
 

@@ -37,7 +37,7 @@ class Rmm(Framework):
         """Device to gpulab's resources, newest last: memory that they gave is given back to them."""
 
     def imported(self, module: ModuleType) -> None:
-        if module.__name__ in _ACCELERATORS:
+        if module.__name__ in _ACCELERATORS and hasattr(module, "install"):
             self.settle(lambda cap: self._stand_before_install(module, cap))
         self.follow()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import DBSCAN
 
-from gpulab.compare.workloads.dbscan import INNER_RADIUS, WORKLOAD, CumlDbscan
+from gpulab.compare.workloads.dbscan import INNER_RADIUS, WORKLOAD
 
 
 def test_the_same_seed_gives_the_same_float32_data_and_another_seed_others() -> None:
@@ -65,13 +65,3 @@ def test_the_check_takes_labels_and_core_indices_as_the_libraries_give_them() ->
     padded[: len(result["core"])] = result["core"]
     gpu_like = {"labels": model.labels_.astype(np.int32), "core": padded}
     assert WORKLOAD.check(data, parameters, result, gpu_like).state == "same"
-
-
-def test_cuml_plans_with_half_of_the_memory_limit_and_by_itself_without_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert CumlDbscan.batch_megabytes() is None
-    monkeypatch.setenv("GPULAB_MEMORY_LIMIT", str(8 * 10**9))
-    assert CumlDbscan.batch_megabytes() == 4000
-    monkeypatch.setenv("GPULAB_MEMORY_LIMIT", "not a number")
-    assert CumlDbscan.batch_megabytes() is None

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpulab import config
 from gpulab.compare.workload import Backend, CupyBackend, Parameters
+from gpulab.limits import dbscan_batch_mbytes
 
 if TYPE_CHECKING:
     from gpulab.compare.records import Parity
@@ -80,18 +80,9 @@ class CumlDbscan(CupyBackend):
             min_samples=int(parameters["min_samples"]),
             algorithm="brute",
             output_type="cupy",
-            max_mbytes_per_batch=self.batch_megabytes(),
+            max_mbytes_per_batch=dbscan_batch_mbytes(),
         ).fit(inputs, out_dtype="int32")
         return {"labels": model.labels_, "core": model.core_sample_indices_}
-
-    @staticmethod
-    def batch_megabytes() -> int | None:
-        """Half of this process's memory limit; without one None, and cuML plans with most of the GPU.
-
-        cuML plans by the whole GPU whatever cap its memory pool has, and would then fail at the cap.
-        """
-        limit = config.load().memory_limit
-        return None if limit is None else max(64, limit // 2 // 10**6)
 
 
 class Dbscan:
