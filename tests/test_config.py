@@ -17,7 +17,7 @@ def load(tmp_path: Path, **env: str) -> config.Settings:
 
 def test_an_empty_environment_has_defaults(tmp_path: Path) -> None:
     settings = load(tmp_path)
-    assert (settings.policy, settings.on_full, settings.simulate) == ("idlest", "cpu", None)
+    assert (settings.policy, settings.on_full, settings.simulate) == ("idlest", "queue", None)
     assert (settings.visible_devices, settings.lease_fd, settings.lease_dir) == (None, None, None)
     assert settings.data_dir.startswith(str(tmp_path))
 
@@ -47,7 +47,7 @@ def test_the_users_file_lies_where_xdg_says(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text('on_full = "error"\n')
     assert load(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg")).on_full == "error"
-    assert load(tmp_path).on_full == "cpu"
+    assert load(tmp_path).on_full == "queue"
 
 
 @pytest.mark.parametrize(("variable", "value"), [("GPULAB_POLICY", "fastest"), ("GPULAB_ON_FULL", "wait")])
@@ -91,6 +91,14 @@ def test_a_mask_from_outside_is_remembered_through_our_own(tmp_path: Path) -> No
     assert (inside.visible_devices, inside.outer_devices) == ("GPU-x", "2,3")
     free = load(tmp_path, **masking(load(tmp_path)))
     assert free.outer_devices is None
+
+
+def test_the_numbers_of_the_mask_from_outside_keep_their_order_inside_of_ours(tmp_path: Path) -> None:
+    outside = load(tmp_path, CUDA_VISIBLE_DEVICES="0")
+    inside = load(tmp_path, **masking(outside), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert (inside.outer_devices, inside.outer_order) == ("0", None)
+    ordered = load(tmp_path, CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert load(tmp_path, **masking(ordered)).outer_order == "PCI_BUS_ID"
 
 
 @pytest.mark.parametrize("later", ["5", "", "all"])

@@ -40,7 +40,7 @@ def explain(candidates: tuple[Candidate, ...]) -> list[str]:
             c.device.name or "unnamed",
             _short(c.device.uuid),
             c.verdict,
-            c.reason,
+            c.reason.removeprefix(f"{c.verdict} ").removeprefix(f"{c.verdict}, "),
         )
         for c in candidates
     ]

@@ -17,7 +17,7 @@ from gpulab.allocation.sweeping import sweep
 from gpulab.config import Settings
 from gpulab.errors import LeaseError, NoGpuError
 from gpulab.hardware.devices import Snapshot
-from gpulab.hardware.mask import visible_uuids
+from gpulab.hardware.mask import bounds
 
 if TYPE_CHECKING:
     from gpulab.allocation.tickets import HeldTicket
@@ -111,6 +111,7 @@ def grant(request: Request, snapshot: Snapshot, settings: Settings, *, prefer: t
     if not snapshot.driver.ok:
         raise NoGpuError(snapshot.driver.message)
     directory = find(settings)
+    bounds(snapshot.devices, settings)  # may ask CUDA, and remembers: not under the guard
     with guard(directory):
         sweep(directory)
         candidates = ranking(request, snapshot, live(directory, settings.names), settings)
@@ -130,6 +131,7 @@ def turn(ticket: HeldTicket, request: Request, snapshot: Snapshot, settings: Set
 
     Raises NoGpuError, NoFreeGpuError, LeaseDirectoryError or LeaseError; then it still waits.
     """
+    bounds(snapshot.devices, settings)  # as in `grant`
     with guard(ticket.directory):
         if not ticket.is_held():
             raise LeaseError("This request waits no longer: its place was given up; ask again.")
@@ -153,7 +155,7 @@ def ranking(
 
     Raises RequestError if the mask cannot be read.
     """
-    mask = visible_uuids(snapshot.devices, settings.outer_devices, settings.device_order)
+    mask = bounds(snapshot.devices, settings)
     ahead = _ahead(request, settings, ticket)
     return rank(snapshot, leases, request._replace(visible=mask), settings, ahead)
 

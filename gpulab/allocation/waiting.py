@@ -21,7 +21,7 @@ from gpulab.allocation.watch import Standing, Watch
 from gpulab.config import Settings
 from gpulab.errors import ConfigError, LeaseError, NoFreeGpuError, NoGpuError
 from gpulab.hardware.devices import Snapshot
-from gpulab.hardware.mask import visible_uuids
+from gpulab.hardware.mask import bounds
 from gpulab.units import format_duration
 
 __all__ = ["Standing", "adopt_ticket", "attempt", "enqueue", "stand", "standing", "wait_for_grant"]
@@ -215,7 +215,7 @@ def _within(request: Request, settings: Settings, snapshot: Snapshot | None) -> 
     if snapshot is None:
         allowed: Iterable[str] | None = request.visible
     else:
-        mask = visible_uuids(snapshot.devices, settings.outer_devices, settings.device_order)
+        mask = bounds(snapshot.devices, settings)
         allowed = request._replace(visible=mask).within(snapshot.devices)
     uuids = None if allowed is None else tuple(sorted(allowed))
     return None if uuids is None or len(uuids) > _MAX_WITHIN else uuids

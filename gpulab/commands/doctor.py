@@ -92,7 +92,7 @@ def _devices(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _mask(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     mask = settings.outer_devices
-    visible = visible_uuids(snapshot.devices, mask, settings.device_order)
+    visible = visible_uuids(snapshot.devices, mask, settings.outer_order)
     if visible is None or not snapshot.driver.ok:
         return
     if visible:

@@ -111,6 +111,7 @@ def test_slices_that_older_drivers_name_by_their_instances_are_known_by_those_na
     )
     assert visible_uuids(old, second, None) == {second}
     assert visible_uuids(old, f"{first},{second}", None) == {first, second}
+    assert visible_uuids(old, f"{first},MIG-{A}/9/0,{second}", None) == {first}
 
 
 def test_an_old_name_on_a_newer_driver_is_not_guessed() -> None:
