@@ -43,7 +43,7 @@ def read_trusted(path: str) -> bytes | None:
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{path} cannot be read (it is no plain file); put a file in its place.")
         if sys.platform != "win32":
-            _check_way(path, os.path.dirname(path))
+            _check_way(path)
             _check(path, path, status)
         with open(fd, "rb", closefd=False) as file:
             return file.read()
@@ -69,9 +69,9 @@ def _unreadable(path: str, error: OSError) -> ConfigError:
     return ConfigError(f"{path} cannot be read ({error.strerror}); make it readable.")
 
 
-def _check_way(path: str, directory: str) -> None:
+def _check_way(path: str) -> None:
     try:
-        for place in _way(directory):
+        for place in _way(path):
             _check(path, place, os.lstat(place))
     except OSError as error:
         raise _unreadable(path, error) from error

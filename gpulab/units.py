@@ -49,6 +49,8 @@ def parse_bytes(value: int | str) -> int:
     size = _parse(value, _BYTES, "8GiB", "a size") if isinstance(value, str) else value
     if not 1 <= size < math.inf:
         raise RequestError(f"A size must be positive and finite, not {value!r}; write for example 8GiB.")
+    if size >= 2**63:
+        raise RequestError(f"{value!r} is more memory than any machine has; write for example 8GiB.")
     return int(size)
 
 
