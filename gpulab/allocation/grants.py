@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -59,12 +60,18 @@ class Lease:
     ) -> None:
         self.release()
 
-    def environment(self, settings: Settings | None = None) -> dict[str, str]:
+    def environment(
+        self, settings: Settings | None = None, environ: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
         """What a process needs in its environment to use this lease and nothing else.
 
-        `settings` are those the lease was taken with; without them, those of this process.
+        `settings` are those the lease was taken with, `environ` is what the answer will be added to;
+        without them, those of this process.
         """
+        from gpulab import limits
+
         variables = {
+            **limits.variables(self.memory_bytes, self.total_bytes, environ),
             **config.masked(",".join(self.gpus), config.load() if settings is None else settings),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "GPULAB_LEASE": self.id,

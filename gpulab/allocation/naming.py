@@ -3,6 +3,7 @@
 import os
 import re
 
+from gpulab.allocation.directory import account_name
 from gpulab.allocation.records import LeaseRecord
 
 __all__ = ["HIDDEN", "named", "shown_login"]
@@ -16,18 +17,18 @@ def named(record: LeaseRecord, names: str | None) -> LeaseRecord:
     if record.uid == os.getuid():
         return record
     notebook, kernel = (record.notebook, record.kernel_id) if names == "full" else (None, None)
-    login = record.user or f"user {record.uid}"
+    login = record.user or f"uid {record.uid}"
     shown = shown_login(login, names)
     alias = None if shown == login else shown
     return record._replace(alias=alias, notebook=notebook, kernel_id=kernel)
 
 
 def shown_login(login: str | None, names: str | None) -> str | None:
-    """Another's login as `names` says: in full (also if it says nothing), its initials, or HIDDEN.
+    """A login as `names` says: in full (also if it says nothing), its initials, or HIDDEN.
 
-    Root, who made the rule, always reads it in full.
+    One's own is told in full, and root, who made the rule, is told all.
     """
-    if login is None or names in (None, "full") or os.getuid() == 0:
+    if login is None or names in (None, "full") or os.getuid() == 0 or login == account_name(os.getuid()):
         return login
     if names != "initials":
         return HIDDEN

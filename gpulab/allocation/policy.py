@@ -179,7 +179,7 @@ def _holder(lease: LeaseRecord) -> str:
     process = f" (process {lease.pid})" if lease.pid is not None else ""
     pid = f" in {os.path.basename(lease.notebook)}" if lease.notebook else process
     clock = time.strftime("%H:%M", time.localtime(lease.since))
-    return f"leased by {lease.user or lease.uid}{pid} since {clock}"
+    return f"leased by {lease.who}{pid} since {clock}"
 
 
 def _strangers(place: Occupancy, live: frozenset[str]) -> str:

@@ -85,7 +85,7 @@ class LeaseRecord(NamedTuple):
     @property
     def who(self) -> str:
         """Its owner, for people."""
-        return self.alias or self.user or f"user {self.uid}"
+        return self.alias or self.user or f"uid {self.uid}"
 
 
 def encode(record: LeaseRecord) -> bytes:

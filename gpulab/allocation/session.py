@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
+from collections.abc import Callable
 
 from gpulab import config
 from gpulab.allocation import leases as lease_files
@@ -13,6 +15,7 @@ from gpulab.allocation.grants import Lease, grant, ranking
 from gpulab.allocation.policy import Request
 from gpulab.config import Settings
 from gpulab.errors import LeaseError
+from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.observe import observe
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.units import parse_bytes, parse_duration
@@ -45,7 +48,14 @@ def acquire(
     """Take GPUs for this process, and set its environment so that CUDA sees only them.
 
     `memory` (bytes, or text such as "8GiB") asks for a share of a GPU; with `exclusive` it is the
-    whole GPU all the same. `wait` is in seconds, None without limit. Call it before CUDA starts.
+    whole GPU all the same. `wait` is in seconds, None without limit: one stands in the queue meanwhile,
+    and leaves it with Ctrl-C. Call it before CUDA starts.
+
+    A process has one lease at a time. A second call is refused while the first lease lives, from any
+    thread: threads that call at once do so in turn, and all but the first are refused. After `release()`
+    it may be called again. A forked child inherits neither lease nor ticket: it may call for its own once
+    its parent's lease has ended. A child process works on its parent's lease, which `current()` returns
+    and only the parent releases; `gpulab run` gives it another.
 
     Raises RequestError, NoGpuError, NoFreeGpuError (after `wait`), LeaseDirectoryError, and
     LeaseError if this process already has a lease or CUDA has started.
@@ -59,20 +69,32 @@ def acquire(
         priority=priority,
     ).checked()
     seconds = None if wait is None else parse_duration(wait)
+    from gpulab.allocation.waiting import wait_for_grant
+
     with _acquiring:
         _refuse_second_start()
-        from gpulab.allocation.waiting import wait_for_grant
-
-        lease = wait_for_grant(request, settings, lambda: observe(settings=settings), seconds)
+        lease = wait_for_grant(request, settings, _observer(request, settings), seconds)
         _note(lease, settings)
         attach(lease)
     return lease
 
 
 def attach(lease: Lease) -> None:
-    """Make a lease this process's own: its environment, its limits, and what `current()` returns."""
+    """Make a lease this process's own: its environment, its limits, and what `current()` returns.
+
+    Call it before CUDA starts; where a framework has started already, `gpulab.limits` says so.
+    """
+    from gpulab import limits
+
     config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
+    limits.apply(lease.memory_bytes, lease.total_bytes)
     _set_current(lease)
+
+
+def _observer(request: Request, settings: Settings) -> Callable[[], Snapshot]:
+    """How a waiting process looks: at first at the sampler's record, then at what is newer than a change."""
+    ages = itertools.chain([2.0], itertools.repeat(0.0))
+    return lambda: observe(max_age=next(ages), settings=settings, detail=request.detail)
 
 
 def detach(lease: Lease) -> None:
@@ -87,11 +109,18 @@ def _note(lease: Lease, settings: Settings) -> None:
     """Note which kernel took it, for its owner's eyes; a lease without a note is none the worse."""
     if lease.held is not None and (settings.kernel_id or settings.notebook):
         with contextlib.suppress(OSError):
-            lease.held.annotate(kernel_id=settings.kernel_id, notebook=settings.notebook)
+            lease.held.annotate(
+                kernel_id=settings.kernel_id, notebook=settings.notebook, readable=settings.names == "full"
+            )
 
 
 def _refuse_second_start() -> None:
     held = current()
+    if held is not None and held.held is None:
+        raise LeaseError(
+            f"This process works on lease {held.id} of its parent process; use the one that "
+            "gpulab.current() returns, or start a process with a GPU of its own by `gpulab run`."
+        )
     if held is not None:
         raise LeaseError(
             f"This process already holds lease {held.id}; release it first, "
@@ -172,7 +201,9 @@ def _set_current(lease: Lease | None) -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child holds nothing: leases.py has closed its descriptors."""
+    """A forked child holds nothing: claims.py has closed its descriptors. Nobody acquires in it yet."""
+    global _acquiring  # noqa: PLW0603 - another thread of the parent may have held it
+    _acquiring = threading.Lock()
     if _current is not None and _current.held is not None:
         _set_current(None)
         config.export({"GPULAB_LEASE_FD": None})

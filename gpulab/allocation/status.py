@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 from gpulab.allocation.directory import find
 from gpulab.allocation.holders import keeper, lease_of
-from gpulab.allocation.leases import LeaseRecord
+from gpulab.allocation.naming import HIDDEN, shown_login
 from gpulab.allocation.policy import is_drained
+from gpulab.allocation.records import LeaseRecord
+from gpulab.allocation.tickets import waiting_now
 from gpulab.config import Settings, host_name
 from gpulab.errors import GpulabError
 from gpulab.hardware.devices import Device, Snapshot, unlisted_bytes
 from gpulab.hardware.mask import visible_uuids
 
-__all__ = ["lease_entry", "leases_report", "status", "unlisted"]
+__all__ = ["holding_state", "lease_entry", "leases_report", "status", "unlisted", "waiting_entry"]
 
 
 def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settings) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def status(snapshot: Snapshot, leases: tuple[LeaseRecord, ...], settings: Settin
         "lease_dir": path,
         "devices": [_device_entry(device, known, visible, settings) for device in snapshot.devices],
         "leases": None if known is None else [lease_entry(lease, settings) for lease in known],
-        "waiting": None if known is None else [],
+        "waiting": None if known is None else _waiting(settings),
     }
 
 
@@ -53,7 +56,7 @@ def leases_report(leases: tuple[LeaseRecord, ...], settings: Settings) -> dict[s
     return {
         "schema": "gpulab.leases/1",
         "leases": [lease_entry(lease, settings) for lease in leases],
-        "waiting": [],
+        "waiting": _waiting(settings),
     }
 
 
@@ -61,19 +64,59 @@ def lease_entry(lease: LeaseRecord, settings: Settings) -> dict[str, Any]:
     """One lease as programs read it; the pid is of a process that keeps it alive, if we may see one."""
     return {
         "id": lease.id,
-        "state": lease.state,
+        "state": holding_state(lease, settings),
         "gpus": list(lease.gpus),
         "mode": lease.mode,
         "memory_bytes": lease.memory_bytes,
         "priority": lease.priority,
-        "user": lease.user,
-        "uid": lease.uid,
+        **_owner(lease),
         "pid": keeper(lease, _path(lease, settings)),
         "kernel_id": lease.kernel_id,
         "notebook": lease.notebook,
         "since": _iso(lease.since),
         "container": lease.container,
     }
+
+
+def waiting_entry(ticket: LeaseRecord, position: int) -> dict[str, Any]:
+    """One who waits, as programs read it; `gpus` is how many, `position` counts from 1.
+
+    One that does not answer (stopped, or busy in a long call) keeps its place and is passed over.
+    """
+    return {
+        "id": ticket.id,
+        "position": position,
+        "gpus": ticket.count,
+        "memory_bytes": ticket.memory_bytes,
+        "mode": ticket.mode,
+        "priority": ticket.priority,
+        **_owner(ticket),
+        "pid": ticket.pid,
+        "since": _iso(ticket.since),
+        "answers": ticket.answers,
+    }
+
+
+def holding_state(lease: LeaseRecord, settings: Settings) -> str:
+    """active; idle once its holder has done nothing for `idle_after`; reclaimable once the rules allow it."""
+    if lease.idle_since is None:
+        return lease.state
+    now, after, most = time.time(), settings.idle_after, settings.max_lease_age
+    idle = after is not None and now - lease.idle_since >= after
+    if (idle and settings.on_idle == "stop") or (most is not None and now - lease.since >= most):
+        return "reclaimable"
+    return "idle" if idle else lease.state
+
+
+def _waiting(settings: Settings) -> list[dict[str, Any]]:
+    return [waiting_entry(ticket, place) for place, ticket in enumerate(waiting_now(settings), 1)]
+
+
+def _owner(claim: LeaseRecord) -> dict[str, Any]:
+    """Its owner, as far as this process may know."""
+    if claim.alias is None:
+        return {"user": claim.user, "uid": claim.uid}
+    return {"user": None if claim.alias == HIDDEN else claim.alias, "uid": None}
 
 
 def _device_entry(
@@ -87,7 +130,12 @@ def _device_entry(
     entry["leases"] = None if leases is None else [lease.id for lease in holders]
     if device.processes is not None:
         entry["processes"] = [
-            {**process._asdict(), "lease": lease_of(process, holders)} for process in device.processes
+            {
+                **process._asdict(),
+                "user": shown_login(process.user, settings.names),
+                "lease": lease_of(process, holders),
+            }
+            for process in device.processes
         ]
     return entry
 

@@ -1,4 +1,4 @@
-"""`gpulab leases`: who holds what, without asking the driver.
+"""`gpulab leases`: who holds what and who waits, without asking the driver.
 
 Where that cannot be known it is an error, unlike in `gpulab status`: one sentence on stderr, 125 for
 the lease directory or 64 for the configuration, and nothing on stdout.
@@ -9,14 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
 
 from gpulab import config
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live
-from gpulab.allocation.status import lease_entry, leases_report
+from gpulab.allocation.records import LeaseRecord
+from gpulab.allocation.status import leases_report
+from gpulab.config import Settings
+from gpulab.hardware.record import latest
 from gpulab.units import format_bytes, format_duration
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "owner", "queue_lines", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,23 +35,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the live leases, oldest first. Raises LeaseDirectoryError, ConfigError."""
+    """Print the live leases, oldest first, then the queue. Raises LeaseDirectoryError, ConfigError."""
     settings = config.load()
     directory = find(settings)
-    leases = live(directory)
+    leases = live(directory, settings.names)
+    report = leases_report(leases, settings)
     if args.json:
-        print(json.dumps(leases_report(leases, settings)))
+        print(json.dumps(report))
         return 0
-    for lease in leases:
-        entry = lease_entry(lease, settings)
-        share = format_bytes(lease.memory_bytes) if lease.mode == "shared" else "exclusive"
-        held = format_duration(max(0.0, time.time() - lease.since))
-        where = entry["notebook"] or (f"process {entry['pid']}" if entry["pid"] else "in a container")
-        print(f"{lease.id}  {lease.user or lease.uid}  {share}  for {held}  {where}")
-        for uuid in lease.gpus:
-            print(f"          {uuid}")
+    places = _places(settings)
+    for lease, entry in zip(leases, report["leases"], strict=True):
+        _print_lease(lease, entry, places)
     if not leases:
         print("No GPU is leased.")
-    if directory.scope == "account":
-        print("(leases of this account only; `sudo gpulab setup` makes them host-wide)")
+    for line in queue_lines(report["waiting"]):
+        print(line)
+    for note in _notes(settings, directory.scope, unnumbered=bool(leases) and not places):
+        print(f"({note})")
     return 0
+
+
+def queue_lines(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Who waits for what, from the report's entries, in the order in which they are served."""
+    for entry in entries:
+        share = f"{format_bytes(entry['memory_bytes'])} of a GPU"
+        many = "1 GPU" if entry["gpus"] == 1 else f"{entry['gpus']} GPUs"
+        what = share if entry["mode"] == "shared" else many
+        priority = "" if entry["priority"] == "normal" else f", priority {entry['priority']}"
+        since = datetime.fromisoformat(entry["since"]).timestamp()
+        waited = format_duration(max(0.0, time.time() - since))
+        silent = "" if entry["answers"] else "; does not answer, so it is passed over"
+        yield f"waiting, place {entry['position']}: {owner(entry)}, {what}{priority}, for {waited}{silent}"
+
+
+def owner(entry: dict[str, Any]) -> str:
+    """The owner of a claim, as far as the administrator lets it be told."""
+    uid = "another account" if entry["uid"] is None else f"uid {entry['uid']}"
+    return str(entry["user"] or uid)
+
+
+def _print_lease(lease: LeaseRecord, entry: dict[str, Any], places: dict[str, int]) -> None:
+    share = format_bytes(lease.memory_bytes) if lease.mode == "shared" else "exclusive"
+    held = format_duration(max(0.0, time.time() - lease.since))
+    where = entry["notebook"] or (f"process {entry['pid']}" if entry["pid"] else "in a container")
+    state = "" if entry["state"] == "active" else f"  {entry['state']}"
+    print(f"{lease.id}  {lease.who}  {share}  for {held}  {where}{state}")
+    for uuid in lease.gpus:
+        print(f"          {f'GPU {places[uuid]}  ' if uuid in places else ''}{uuid}")
+
+
+def _places(settings: Settings) -> dict[str, int]:
+    """The GPUs' numbers as the sampler last saw them: they do not change while the driver is loaded."""
+    record = latest(settings)
+    devices = () if record is None else record.devices
+    return {device.uuid: device.index for device in devices if device.uuid is not None}
+
+
+def _notes(settings: Settings, scope: str, *, unnumbered: bool) -> Iterator[str]:
+    if settings.simulate is not None:
+        yield "simulated machine, no real GPU"
+    if unnumbered:
+        yield "no sampler has noted the GPUs' numbers; `gpulab status` asks the driver for them"
+    if scope == "account":
+        yield "leases of this account only; `sudo gpulab setup` makes them host-wide"

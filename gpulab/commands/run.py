@@ -96,7 +96,10 @@ def _look(request: Request, settings: Settings) -> Snapshot:
 
 
 def _environment(lease: Lease) -> dict[str, str]:
-    environment = {**config.without_lease(), **lease.environment()}
+    from gpulab import limits
+
+    outer = limits.without_limits(config.without_lease())
+    environment = {**outer, **lease.environment(environ=outer)}
     if lease.held is not None:
         os.set_inheritable(lease.held.fd, True)
         environment["GPULAB_LEASE_FD"] = str(lease.held.fd)

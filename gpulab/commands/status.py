@@ -16,6 +16,7 @@ from gpulab import config
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
 from gpulab.allocation.status import status, unlisted
+from gpulab.commands.leases import owner, queue_lines
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, RequestError
 from gpulab.hardware import nvml, scenario
@@ -164,6 +165,7 @@ def _page(report: dict[str, Any], settings: Settings) -> Any:
     parts.append(_scope(report, settings))
     if report["devices"]:
         parts.append(_table(report))
+    parts += [Text(line) for line in queue_lines(report["waiting"] or ())]
     parts += [
         Text(f"GPU {device['index']}: {device['message']}", style="yellow")
         for device in report["devices"]
@@ -260,4 +262,5 @@ def holder(device: dict[str, Any], leases: dict[str, Any] | None) -> str:
 def _holding(lease: dict[str, Any]) -> str:
     share = f" {format_bytes(lease['memory_bytes'])}" if lease["mode"] == "shared" else ""
     pid = f" ({lease['pid']})" if lease["pid"] else ""
-    return f"{lease['user'] or lease['uid']}{share}{pid}"
+    state = "" if lease["state"] == "active" else f", {lease['state']}"
+    return f"{owner(lease)}{share}{pid}{state}"

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gpulab.allocation.leases import LeaseRecord
+from gpulab.allocation.naming import shown_login
 from gpulab.allocation.policy import is_drained
 from gpulab.hardware.devices import Device, Snapshot
 from gpulab.units import format_bytes
@@ -43,10 +44,12 @@ def describe_devices(
     own: str | None = None,
     visible: Collection[str] | None = None,
     drained: Collection[str] = (),
+    names: str | None = None,
 ) -> list[dict[str, Any]]:
     """One entry per device, in the snapshot's order.
 
-    `own` is the id of this process's lease; `visible` holds the UUIDs it may see, None for all.
+    `own` is the id of this process's lease; `visible` holds the UUIDs it may see, None for all; `names`
+    is the administrator's rule on what others are called.
     Only what changes seldom is in here: figures travel apart.
     """
     parents = {device.parent_uuid for device in snapshot.devices if device.parent_uuid}
@@ -70,7 +73,7 @@ def describe_devices(
                 "memory_total_bytes": device.memory.total_bytes,
                 "power_limit_watts": device.power_limit_watts,
                 "use": _use(device, holders, parents, drained),
-                "users": _users(device),
+                "users": _users(device, names),
                 "holders": [_holder(lease, own) for lease in holders],
             }
         )
@@ -108,15 +111,15 @@ def _use(
     return "unseen" if device.unlisted_bytes else "free"
 
 
-def _users(device: Device) -> list[str]:
-    return sorted(
-        {process.user for process in device.processes or () if process.user and process.type == "compute"}
-    )
+def _users(device: Device, names: str | None) -> list[str]:
+    computing = (process for process in device.processes or () if process.type == "compute")
+    logins = (shown_login(process.user, names) for process in computing)
+    return sorted({login for login in logins if login})
 
 
 def _holder(lease: LeaseRecord, own: str | None) -> dict[str, Any]:
     return {
-        "who": lease.user or (f"uid {lease.uid}" if lease.uid is not None else "another user"),
+        "who": lease.who if lease.user or lease.uid is not None else "another user",
         "notebook": os.path.basename(lease.notebook) if lease.notebook else None,
         "since": lease.since or None,
         "share_bytes": lease.memory_bytes,

@@ -246,6 +246,7 @@ class Pump:
             own=None if lease is None else lease.id,
             visible=self._visible(snapshot) if mode == "visible" else None,
             drained=self.settings.drained,
+            names=self.settings.names,
         )
 
     def _visible(self, snapshot: Snapshot) -> frozenset[str] | None:

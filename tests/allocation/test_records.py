@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gpulab.allocation.records import MAX_FILE_BYTES, decode, encode, pid_namespace, start_time
+from gpulab.allocation.records import MAX_FILE_BYTES, LeaseRecord, decode, encode, pid_namespace, start_time
 
 ID = "0badbad0"
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
@@ -47,6 +47,9 @@ HOSTILE = {
     "memory that is true": lying(memory_bytes=True, mode="shared"),
     "a pid of many digits": lying(pid=10**3000),
     "no pid": lying(pid=-1),
+    "no GPU": lying(gpus=[]),
+    "idle at the end of time": lying(idle_since=1e300),
+    "idle since a text": lying(idle_since="long"),
 }
 
 
@@ -63,12 +66,64 @@ def test_what_does_not_fit_to_the_letter_is_no_lease(content: bytes) -> None:
 
 def test_what_is_written_is_read_again_and_always_has_one_length() -> None:
     pid = os.getpid()
-    content = encode(ID, gpus=(GPU,), mode="shared", memory_bytes=2**33, priority="high", pid=pid, since=1.5)
+    written = LeaseRecord(ID, (GPU,), "shared", 2**33, "high", pid=pid, since=1.5, idle_since=2.5)
+    content = encode(written)
     assert len(content) == MAX_FILE_BYTES
     record = decode(content, ID, os.getuid())
     assert record is not None
     assert (record.mode, record.memory_bytes, record.priority, record.since) == ("shared", 2**33, "high", 1.5)
     assert (record.pid, record.pid_started, record.container) == (pid, start_time(pid), False)
+    assert (record.idle_since, record.number, record.waits) == (2.5, None, False)
+
+
+TICKET = LeaseRecord(
+    ID, (), "exclusive", 2**33, pid=1, since=1.5, number=7, count=2, within=(GPU,), policy="name:H100"
+)
+
+
+def test_a_ticket_is_read_again_with_all_that_it_asks_for() -> None:
+    record = decode(encode(TICKET), ID, os.getuid(), waits=True)
+    assert record is not None
+    assert record.waits
+    assert (record.gpus, record.number, record.count) == ((), 7, 2)
+    assert (record.within, record.policy, record.memory_bytes) == ((GPU,), "name:H100", 2**33)
+
+
+def test_the_files_name_tells_whether_it_waits_and_not_the_text() -> None:
+    becoming = encode(TICKET._replace(gpus=(GPU,)))
+    ticket, lease = decode(becoming, ID, 0, waits=True), decode(becoming, ID, 0)
+    assert ticket is not None
+    assert (ticket.gpus, ticket.number) == ((), 7)
+    assert lease is not None
+    assert (lease.gpus, lease.number, lease.waits) == ((GPU,), None, False)
+    assert decode(encode(TICKET), ID, 0) is None  # a lease of no GPU
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"number": 0},
+        {"number": True},
+        {"number": 10**3000},
+        {"count": 0},
+        {"count": 65},
+        {"within": "GPU-x"},
+        {"within": ["GPU-\x1b[31m"]},
+        {"within": [GPU] * 65},
+        {"policy": "\x1b[31m"},
+        {"policy": "x" * 101},
+        {"policy": 1},
+    ],
+    ids=str,
+)
+def test_a_ticket_that_does_not_fit_to_the_letter_is_none(change: dict[str, object]) -> None:
+    text = {**json.loads(encode(TICKET)), **change}
+    assert decode(json.dumps(text).encode(), ID, 0, waits=True) is None
+
+
+def test_the_text_of_an_earlier_version_is_still_a_lease() -> None:
+    assert "idle_since" not in TRUE
+    assert decode(lying(), ID, 0) is not None
 
 
 def test_a_holder_in_another_namespace_has_no_pid_here() -> None:
