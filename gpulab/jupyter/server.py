@@ -15,8 +15,11 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(serverapp: Any) -> None:
     try:
         from gpulab.jupyter.routes import add_routes
+        from gpulab.jupyter.watcher import Watcher
 
         add_routes(serverapp.web_app)
+        watcher = Watcher(serverapp.kernel_manager, serverapp.session_manager, serverapp.log)
+        watcher.start(serverapp.io_loop)
     except Exception:  # the server is not ours, and kernels get their GPUs without it
         serverapp.log.warning("gpulab: the server extension was not loaded", exc_info=True)
     else:

@@ -1,0 +1,95 @@
+"""What a kernel's user is told of an idle GPU and of a request to stop: the sentences, and when."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from gpulab import config
+from gpulab.allocation import session, stopping
+from gpulab.allocation.leases import HeldLease
+from gpulab.jupyter.idle import rule_for
+from gpulab.units import format_duration
+
+__all__ = ["Notices", "attend", "idle_notice", "stopped_for_idleness"]
+
+_EVERY_SECONDS = 2.0
+
+
+def idle_notice(idle_since: float, stop_at: float | None, now: float) -> str:
+    """What stands under the last cell of a kernel that is idle; times in seconds since the epoch."""
+    since = f"this kernel has not used its GPU since {_clock(idle_since, now)}"
+    if stop_at is None:
+        return f"{since}; others may wait for one, so give it back with `%gpu release`, or shut down."
+    return (
+        f"{since}, and its Jupyter server will stop it at {_clock(stop_at, now)}; run a cell to keep it, "
+        "or save what you need (`%gpu release` gives the GPU back and keeps the kernel)."
+    )
+
+
+def stopped_for_idleness(now: float, idle_since: float, rule: float) -> str:
+    """What the next kernel of the same notebook says first."""
+    return (
+        f"this notebook's last kernel was stopped at {_clock(now, 0)}: it had not used its GPU since "
+        f"{_clock(idle_since, now)}, and idle kernels are stopped here after {format_duration(rule)}; "
+        "its variables are gone, so run again the cells that you need."
+    )
+
+
+def _clock(moment: float, now: float) -> str:
+    """The time of day here, with its date unless that is today's."""
+    then = time.localtime(moment)
+    is_today = then[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)
+
+
+class Notices:
+    """A duty of the kernel's attendant: it reads the own lease, and says each thing once."""
+
+    def __init__(self, attendant: Any) -> None:
+        self._attendant = attendant
+        self._has_cell = False
+        self._told_idle = False
+        self._told_stop: str | None = None
+
+    def on_cell(self) -> None:
+        """Only where a cell has run is there a place for a notice; kept until one runs, it would be wrong."""
+        self._has_cell = True
+
+    def __call__(self) -> None:
+        lease = session.current()
+        held = None if lease is None else lease.held
+        if held is None or not held.is_held():
+            self._told_idle, self._told_stop = False, None
+            return
+        self._tell_stop(held)
+        self._tell_idle(held)
+
+    def _tell_idle(self, held: HeldLease) -> None:
+        record = held.record()
+        if record.idle_since is None or not self._has_cell:
+            self._told_idle = False  # back at work: the next rest is another one
+            return
+        if self._told_idle:
+            return
+        self._told_idle = True
+        settings, now = config.load(), time.time()
+        rule = rule_for(settings, now - record.since)
+        if rule is None or settings.on_idle == "nothing":
+            return
+        stop_at = now + rule.grace if settings.on_idle == "stop" else None
+        self._attendant.say(idle_notice(record.idle_since, stop_at, now))
+
+    def _tell_stop(self, held: HeldLease) -> None:
+        sentence = stopping.stop_requested(held.directory, held.id, os.getuid())
+        if sentence is not None and sentence != self._told_stop:
+            self._attendant.say(f"{sentence.rstrip('.')}; save what you need now.")
+        self._told_stop = sentence
+
+
+def attend(attendant: Any) -> None:
+    """Let the attendant of this kernel look after it."""
+    notices = Notices(attendant)
+    attendant.before_cell(notices.on_cell)
+    attendant.attend(notices, _EVERY_SECONDS)
