@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from gpulab import config
-from gpulab.allocation import leases, waiting
+from gpulab.allocation import leases, stopping, waiting
 from gpulab.allocation.claims import claim_name
 from gpulab.allocation.policy import Request
 from gpulab.allocation.session import Lease, grant
@@ -91,6 +91,20 @@ def renewed(lease: Lease, environ: dict[str, str]) -> Decision:
         return _with_lease(_named(lease, settings), settings)
     except Exception as error:  # noqa: BLE001 - whatever it is, the kernel must start
         return on_cpu(_told(error))._replace(lease=lease)
+
+
+def ended(lease: Lease, environ: dict[str, str]) -> Decision | None:
+    """For a restart after `gpulab stop`: the lease ends, and the kernel asks for no other by itself."""
+    held = lease.held
+    sentence = None if held is None else stopping.stop_requested(held.directory, held.id, os.getuid())
+    if sentence is None:
+        return None
+    asked = sentence.partition(";")[0].rstrip(".")  # what follows was to be done before the end
+    reason = f"{asked}, so the kernel was started anew without a GPU; restart it to ask for one again."
+    try:
+        return on_cpu(reason, config.load(environ))
+    except GpulabError:
+        return on_cpu(reason)
 
 
 def resume(ticket: HeldTicket, environ: dict[str, str]) -> Decision | None:

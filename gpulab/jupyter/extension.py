@@ -15,6 +15,7 @@ from gpulab.config import Settings
 from gpulab.errors import GpulabError
 from gpulab.jupyter.attendant import Attendant, install
 from gpulab.jupyter.magics import GpuMagics
+from gpulab.jupyter.notices import attend
 from gpulab.jupyter.share import attend_share
 from gpulab.jupyter.wording import no_gpu, ownership
 
@@ -51,6 +52,8 @@ def _adopt(attendant: Attendant) -> str | None:
     """The first act in a kernel: from here on no child keeps the GPU after the kernel's end."""
     settings = config.load()
     lease = session.current()  # adopts, unless this process already holds one, as before a reload
+    if not _sentences:
+        attend(attendant, settings)
     if lease is not None:
         if not _sentences:
             attend_share(attendant, lease)

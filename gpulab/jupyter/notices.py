@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from gpulab import config
 from gpulab.allocation import session, stopping
 from gpulab.allocation.leases import HeldLease
+from gpulab.config import Settings
+from gpulab.jupyter.attendant import Attendant
 from gpulab.jupyter.idle import rule_for
 from gpulab.units import format_duration
 
@@ -47,15 +48,10 @@ def _clock(moment: float, now: float) -> str:
 class Notices:
     """A duty of the kernel's attendant: it reads the own lease, and says each thing once."""
 
-    def __init__(self, attendant: Any) -> None:
+    def __init__(self, attendant: Attendant) -> None:
         self._attendant = attendant
-        self._has_cell = False
         self._told_idle = False
         self._told_stop: str | None = None
-
-    def on_cell(self) -> None:
-        """Only where a cell has run is there a place for a notice; kept until one runs, it would be wrong."""
-        self._has_cell = True
 
     def __call__(self) -> None:
         lease = session.current()
@@ -68,7 +64,7 @@ class Notices:
 
     def _tell_idle(self, held: HeldLease) -> None:
         record = held.record()
-        if record.idle_since is None or not self._has_cell:
+        if record.idle_since is None:
             self._told_idle = False  # back at work: the next rest is another one
             return
         if self._told_idle:
@@ -79,17 +75,18 @@ class Notices:
         if rule is None or settings.on_idle == "nothing":
             return
         stop_at = now + rule.grace if settings.on_idle == "stop" else None
-        self._attendant.say(idle_notice(record.idle_since, stop_at, now))
+        # Not later: with the next cell the kernel is at work again.
+        self._attendant.say(idle_notice(record.idle_since, stop_at, now), later=False)
 
     def _tell_stop(self, held: HeldLease) -> None:
         sentence = stopping.stop_requested(held.directory, held.id, os.getuid())
         if sentence is not None and sentence != self._told_stop:
-            self._attendant.say(f"{sentence.rstrip('.')}; save what you need now.")
+            self._attendant.say(sentence)
         self._told_stop = sentence
 
 
-def attend(attendant: Any) -> None:
-    """Let the attendant of this kernel look after it."""
-    notices = Notices(attendant)
-    attendant.before_cell(notices.on_cell)
-    attendant.attend(notices, _EVERY_SECONDS)
+def attend(attendant: Attendant, settings: Settings) -> None:
+    """Let this kernel's attendant tell what became of the last one, and what is to become of this one."""
+    if settings.notice is not None:
+        attendant.say(settings.notice, with_next_cell=True)
+    attendant.attend(Notices(attendant), _EVERY_SECONDS)

@@ -28,6 +28,7 @@ from gpulab.jupyter.decision import (
     Decision,
     Options,
     decide,
+    ended,
     granted,
     kernel_environment,
     on_cpu,
@@ -35,6 +36,7 @@ from gpulab.jupyter.decision import (
     resume,
 )
 from gpulab.jupyter.interpreter import EXTENSION
+from gpulab.jupyter.reclaimed import notice_for
 from gpulab.jupyter.threads import in_thread
 
 __all__ = ["GpuProvisioner"]
@@ -119,7 +121,8 @@ class GpuProvisioner(LocalProvisioner):
             raise self._refusal(decision.reason)
         self._decision = decision
         kernel_id = {"GPULAB_KERNEL_ID": self.kernel_id} if self.kernel_id else {}
-        kwargs["env"] = {**environ, **decision.variables, **kernel_id}
+        notice = await in_thread(lambda: self._notice(environ))
+        kwargs["env"] = {**environ, **decision.variables, **kernel_id, **notice}
         if decision.reason is not None:
             how = "waits for a GPU" if decision.ticket is not None else "starts without a GPU"
             self.log.info("gpulab: kernel %s %s: %s", self.kernel_id, how, decision.reason)
@@ -165,6 +168,12 @@ class GpuProvisioner(LocalProvisioner):
     async def _decide(self, environ: dict[str, str]) -> Decision:
         lease, kept = self.lease, self._decision
         if kept is not None and lease is not None and lease.is_held():
+            without = await in_thread(lambda: ended(lease, environ))
+            if without is not None:
+                if lease.held is not None:
+                    lease.held.give_up()
+                self._let_go()
+                return without
             if kept.variables:
                 return kept
             return await in_thread(lambda: renewed(lease, environ))
@@ -187,6 +196,15 @@ class GpuProvisioner(LocalProvisioner):
             return await in_thread(lambda: resume(ticket, environ), late=_abandon_resumed)
         finally:
             self._resuming = False
+
+    def _notice(self, environ: dict[str, str]) -> dict[str, str]:
+        """Why the last kernel of the same notebook was stopped, if it was for being idle."""
+        try:
+            settings = config.load(environ)
+        except GpulabError:
+            return {}
+        sentence = notice_for(environ.get("JPY_SESSION_NAME"), self.kernel_id, settings)
+        return {} if sentence is None else {"GPULAB_NOTICE": sentence}
 
     def _loads_extension(self) -> bool:
         """Without it nobody in the kernel would hold the ticket, so it would only stand in the way."""
