@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gpulab import config, limits
 from gpulab.compare.decoding import clean, encode
 from gpulab.compare.timing import stall_clock, timed
 from gpulab.compare.workload import Backend, find_workload
@@ -35,7 +36,10 @@ class Worker:
         self.stalled = stall_clock()
 
     def start(self) -> dict[str, Any]:
-        """Import the library and say whether it can compute here."""
+        """Import the library, within the lease's share, and say whether it can compute here."""
+        share = config.load().memory_limit
+        if share is not None:
+            limits.apply(share)
         began = time.perf_counter()
         self.backend.start()
         seconds = time.perf_counter() - began

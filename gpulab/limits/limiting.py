@@ -13,9 +13,6 @@ from gpulab.units import format_bytes, parse_bytes
 
 __all__ = ["apply", "limit_memory"]
 
-_NO_GPU_HAS = 2**50
-"""Bytes: what is larger is a slip of the pen, also where the GPU's memory is not known."""
-
 
 def limit_memory(size: int | str | None = None) -> None:
     """Let memory grow on demand, and cap the pools of every framework, already or later imported.
@@ -47,9 +44,10 @@ def limit_memory(size: int | str | None = None) -> None:
     devices = visible_devices()
     known = [d.memory.total_bytes for d in devices if d.memory.total_bytes is not None]
     total = min(known, default=None)
-    if memory > (_NO_GPU_HAS if total is None else total):
-        has = f"the {format_bytes(total)} that the GPU has" if total is not None else "any GPU has"
-        raise RequestError(f"A memory limit of {size} is more than {has}; ask for less.")
+    if total is not None and memory > total:
+        raise RequestError(
+            f"{format_bytes(memory)} is more than the {format_bytes(total)} that the GPU has; ask for less."
+        )
     _put(Cap(memory, total, len(devices) or count_in_mask(), by_user=True))
 
 
