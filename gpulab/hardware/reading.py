@@ -122,10 +122,12 @@ class Reading:
 
     def _processes(self, handle: Any, *, sliced: bool) -> tuple[Process, ...] | None:
         compute = self._list("nvmlDeviceGetComputeRunningProcesses", handle)
-        if compute is None or not self._full:
-            return None if compute is None else self._describe(compute, {}, "compute")
-        shares = {} if sliced else self._shares(handle)
+        if compute is None:
+            return None
+        shares = {} if sliced or not self._full else self._shares(handle)
         found = self._describe(compute, shares, "compute")
+        if not self._full and not self.device._replace(processes=found).unlisted_bytes:
+            return found  # else a desktop may hold the memory, and that is nobody who computes
         graphics = self._list("nvmlDeviceGetGraphicsRunningProcesses", handle) or []
         known = {process.pid for process in found}
         return found + tuple(p for p in self._describe(graphics, shares, "graphics") if p.pid not in known)

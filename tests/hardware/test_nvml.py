@@ -346,3 +346,23 @@ def test_in_a_container_the_parents_memory_is_unknown_and_the_slices_is_told(mac
     parent, part = look().devices
     assert (parent.memory.total_bytes, parent.memory.shared_with_host) == (None, False)
     assert part.memory.total_bytes == 10 * 2**30
+
+
+def test_a_choice_asks_for_graphics_only_where_nobody_who_computes_uses_the_memory(
+    machine: Machine,
+) -> None:
+    desktop = {"gpu": 0, "pid": 5, "memory": "20GiB", "type": "graphics"}
+    file = machine(devices=[{"profile": "h100"}] * 2, processes=[desktop], call_log="calls")
+    screen, bare = look(detail="choice").devices
+    assert [process.type for process in screen.processes or ()] == ["graphics"]
+    assert (screen.unlisted_bytes, bare.processes) == (0, ())
+    assert {gpu for name, gpu in file.calls() if "Graphics" in name} == {"0"}
+    assert sum(gpu == "1" for _, gpu in file.calls()) <= 9
+
+
+def test_a_gpu_that_may_not_be_opened_says_who_may_keep_it(machine: Machine) -> None:
+    fault = {"call": "nvmlDeviceGetHandleByIndex*", "gpu": 0, "code": 4}
+    machine(devices=[{"profile": "h100"}] * 2, faults=[fault])
+    kept, ours = look().devices
+    assert (kept.state, ours.state) == ("error", "ok")
+    assert "a scheduler keeps it for others" in kept.message
