@@ -165,7 +165,8 @@ class _Ending:
 
     def _patience(self) -> float:
         if self.target is None:
-            return _LET_GO_SECONDS
+            unseen = self.turns <= 1 and not self.found  # in another namespace: it can only be told
+            return self.grace if unseen else _LET_GO_SECONDS
         return self._ask_after() + self._kill_after() + _UNKILLABLE_SECONDS
 
     def _ask_after(self) -> float:

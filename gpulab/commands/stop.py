@@ -81,7 +81,7 @@ def _claim(directory: LeaseDirectory, wanted: str) -> tuple[LeaseRecord, int]:
         return next(iter(found.values()))
     for _, fd in found.values():
         os.close(fd)
-    if found:
+    if found and wanted:
         raise RequestError(f"{wanted!r} begins {len(found)} ids ({', '.join(found)}); write more of it.")
     raise RequestError(
         f"No lease and no waiting request here has the id {wanted!r}; `gpulab leases` lists them."

@@ -33,6 +33,47 @@ def run(rules: Path | None, *words: str, **options: Any) -> subprocess.Completed
     )
 
 
+_AS_ANOTHER = """
+import contextlib, grp, importlib, io, os, pwd, sys, tomllib
+from gpulab import config, configfiles, rules, cli
+from gpulab.allocation import keepers, session, stopping
+for name in cli.COMMANDS:
+    importlib.import_module(f"gpulab.commands.{name}")
+with contextlib.redirect_stdout(io.StringIO()):
+    cli.main(["status"])  # imports the rest: the interpreter may lie where another may not read
+    cli.main(["leases"])
+    cli._unexpected(ValueError())
+uid = int(sys.argv[1])
+config.ADMIN_FILE = sys.argv[2]
+os.environ.update(HOME=sys.argv[3], GPULAB_DATA_DIR=sys.argv[3] + "/data", XDG_CONFIG_HOME=sys.argv[3])
+os.chdir("/")
+os.umask(0o077)
+os.setgroups([])
+os.setgid(uid)
+os.setuid(uid)
+sys.argv = ["gpulab", *sys.argv[4:]]
+sys.exit(cli.main())
+"""
+
+
+def command_as(uid: int, *words: str, home: Path, rules: Path | None = None) -> list[str]:
+    """`gpulab WORDS` as another account with umask 077; it needs root, and a `home` where that may go."""
+    home.mkdir(exist_ok=True)
+    os.chown(home, uid, uid)
+    admin = str(rules or home / "no-rules" / "config.toml")
+    return [sys.executable, "-c", _AS_ANOTHER, str(uid), admin, str(home), *words]
+
+
+def run_as(uid: int, *words: str, home: Path, rules: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_as(uid, *words, home=home, rules=rules),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def first_line(process: subprocess.Popen[str]) -> str:
     """What a command says when it runs: it holds its GPU then."""
     assert process.stdout is not None
