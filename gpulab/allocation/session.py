@@ -29,11 +29,14 @@ __all__ = [
     "current",
     "detach",
     "grant",
+    "objections",
     "ranking",
 ]
 
 _current: Lease | None = None
 _acquiring = threading.Lock()
+objections: list[Callable[[], None]] = []
+"""What else speaks against a lease for this process, as in a kernel that waits; each may raise LeaseError."""
 
 
 def acquire(
@@ -86,7 +89,8 @@ def attach(lease: Lease) -> None:
     """
     from gpulab import limits
 
-    config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment()})
+    kept = _without_former_limits()
+    config.export({**dict.fromkeys(config.LEASE_VARIABLES), **lease.environment(environ=kept)})
     limits.apply(lease.memory_bytes, lease.total_bytes)
     _set_current(lease)
 
@@ -101,8 +105,19 @@ def detach(lease: Lease) -> None:
     """After its release: this process sees no GPU any more."""
     if _current is lease:
         _set_current(None)
+        _without_former_limits()
         empty = config.masked("", config.load())
         config.export({**dict.fromkeys(config.LEASE_VARIABLES), **empty})
+
+
+def _without_former_limits() -> dict[str, str]:
+    """Take what gpulab set for the frameworks out of this process's environment; return what is left."""
+    from gpulab import limits
+
+    before = config.inherited()
+    kept = limits.without_limits(before)
+    config.export(dict.fromkeys(set(before) - set(kept)))
+    return kept
 
 
 def _note(lease: Lease, settings: Settings) -> None:
@@ -115,6 +130,8 @@ def _note(lease: Lease, settings: Settings) -> None:
 
 
 def _refuse_second_start() -> None:
+    for object_to in objections:
+        object_to()
     held = current()
     if held is not None and held.held is None:
         raise LeaseError(
@@ -135,9 +152,16 @@ def _refuse_second_start() -> None:
 
 def current() -> Lease | None:
     """The lease this process holds: from its kernel's start, `gpulab run`, or `acquire()`; or None."""
-    if _current is not None and (_current.held is None or _current.is_held()):
+    if _current is not None and _current.is_held():
         return _current
-    return adopt(config.load())
+    settings = config.load()
+    if _current is not None and _current.held is None and _lives(_current.id, settings):
+        return _current
+    return adopt(settings)
+
+
+def _lives(lease_id: str, settings: Settings) -> bool:
+    return any(record.id == lease_id for record in lease_files.live_leases(settings))
 
 
 def adopt(settings: Settings) -> Lease | None:

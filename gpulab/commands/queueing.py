@@ -108,8 +108,9 @@ class _Picture:
         from rich.text import Text
 
         place, total = standing
-        waited = format_duration(time.monotonic() - self._begun)
-        head = f"Waiting for {what(self._request)}: place {place} of {total}, for {waited}"
+        seconds = int(time.monotonic() - self._begun)
+        waited = f", for {format_duration(seconds)}" if seconds else ""
+        head = f"Waiting for {what(self._request)}: place {place} of {total}{waited}"
         simulated = " (simulated machine)" if self._snapshot.simulated else ""
         return Group(
             Text(head + simulated, style="bold"),
@@ -126,7 +127,8 @@ class _Picture:
         index = {device.uuid: device.index for device in self._snapshot.devices}
         leases = live_leases(self._settings)
         for lease in sorted(leases, key=lambda lease: min(index.get(uuid, 99) for uuid in lease.gpus)):
-            gpus = ", ".join(str(index[uuid]) if uuid in index else uuid for uuid in lease.gpus)
+            numbers = sorted(index[uuid] for uuid in lease.gpus if uuid in index)
+            gpus = ", ".join([*map(str, numbers), *(uuid for uuid in lease.gpus if uuid not in index)])
             share = format_bytes(lease.memory_bytes) if lease.mode == "shared" else "whole"
             held = format_duration(max(0.0, time.time() - lease.since))
             table.add_row(*(Text(cell) for cell in (f"GPU {gpus}", share, lease.who, f"for {held}")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,17 @@ import gpulab
 from gpulab import config
 from gpulab.allocation import session
 from gpulab.allocation.leases import live_leases
+from gpulab.allocation.policy import Request
+from gpulab.allocation.tickets import waiting_now
 from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError, RequestError
+
+FRAMEWORKS = (
+    "CUPY_GPU_MEMORY_LIMIT",
+    "GPULAB_LIMIT_VARIABLES",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +36,8 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     scenario.write_text(json.dumps({"devices": [{"profile": "h100", "count": 2, "utilization": 0}]}))
     monkeypatch.setenv("GPULAB_SIMULATE", str(scenario))
     # acquire() writes these itself; setting them here makes monkeypatch restore them.
-    for name in (*config.LEASE_VARIABLES, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPULAB_OUTER_MASK"):
+    masks = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPULAB_OUTER_MASK")
+    for name in (*config.LEASE_VARIABLES, *masks, *FRAMEWORKS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     yield scenario
@@ -154,6 +166,133 @@ def test_a_process_that_nvml_names_cannot_release(two_gpus: Path) -> None:
     with pytest.raises(LeaseError, match="restart or shut down the kernel"):
         lease.release()
     assert lease.is_held()
+
+
+def test_a_child_of_the_holder_is_told_how_to_get_a_gpu_of_its_own() -> None:
+    lease = gpulab.acquire()
+    code = (
+        "import gpulab, gpulab.errors\n"
+        "try:\n    gpulab.acquire()\nexcept gpulab.errors.LeaseError as error:\n    print(error)\n"
+    )
+    refusal = python(code).stdout
+    assert f"works on lease {lease.id} of its parent process" in refusal
+    assert "`gpulab run`" in refusal
+
+
+def test_a_child_outlives_its_parents_lease_and_then_acquires_its_own() -> None:
+    lease = gpulab.acquire()
+    code = (
+        "import gpulab, sys\nprint(gpulab.current().id, flush=True)\nsys.stdin.readline()\n"
+        "print(gpulab.current())\nprint(gpulab.acquire().is_held())\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == lease.id
+    lease.release()
+    assert child.communicate("\n", timeout=30)[0].split() == ["None", "True"]
+
+
+def test_a_fork_while_another_thread_acquires_does_not_lock_the_child() -> None:
+    with session._acquiring:  # as a thread of the parent holds it in that instant
+        child = os.fork()
+        if child == 0:
+            held = gpulab.acquire()
+            os._exit(0 if held.is_held() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_wrong_process_cannot_release_after_a_fork() -> None:
+    lease = gpulab.acquire()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            lease.release()
+        except LeaseError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"belongs to another process" in os.read(read, 1000)
+    assert lease.is_held()
+
+
+def test_a_lease_that_was_given_back_inside_a_kernel_is_gone_for_the_provisioner_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The provisioner shares the descriptor; before a restart it sees that it must take anew."""
+    provisioned = session.grant(Request(), gpulab.snapshot(), config.load())
+    assert provisioned.held is not None
+    monkeypatch.setenv("GPULAB_LEASE", provisioned.id)
+    monkeypatch.setenv("GPULAB_LEASE_FD", str(os.dup(provisioned.held.fd)))
+    lease = gpulab.current()
+    assert lease is not None
+    assert lease.id == provisioned.id
+    lease.release()
+    assert not provisioned.is_held()
+    assert live_leases(config.load()) == ()
+    assert gpulab.current() is None
+    again = gpulab.acquire()
+    assert again.id != provisioned.id
+    assert not provisioned.is_held()
+
+
+def test_a_lease_taken_elsewhere_becomes_this_process_own_by_attach() -> None:
+    lease = session.grant(Request(memory_bytes=8 * 2**30), gpulab.snapshot(), config.load())
+    assert gpulab.current() is None
+    session.attach(lease)
+    assert gpulab.current() is lease
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == lease.gpus[0]
+    assert os.environ["GPULAB_MEMORY_LIMIT"] == str(8 * 2**30)
+    assert 0 < int(os.environ["CUPY_GPU_MEMORY_LIMIT"]) < 8 * 2**30  # less what CUDA needs itself
+
+
+def test_a_whole_gpu_after_a_share_is_no_longer_capped() -> None:
+    gpulab.acquire(memory="8GiB").release()
+    gpulab.acquire()
+    assert "CUPY_GPU_MEMORY_LIMIT" not in os.environ
+    assert "GPULAB_MEMORY_LIMIT" not in os.environ
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+def test_acquire_waits_in_the_queue_and_is_served() -> None:
+    taker = "import gpulab; gpulab.acquire(2); print(flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", taker], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    other.stdout.readline()
+    freeing = threading.Thread(target=lambda: (_until_somebody_waits(), other.communicate("\n")))
+    freeing.start()
+    lease = gpulab.acquire(wait=30)
+    freeing.join()
+    assert lease.is_held()
+    assert gpulab.current() is lease
+    assert waiting_now(config.load()) == ()
+
+
+def _until_somebody_waits() -> None:
+    while not waiting_now(config.load()):
+        threading.Event().wait(0.01)
+
+
+def test_ctrl_c_leaves_the_queue_and_a_later_call_may_wait_again() -> None:
+    held = session.grant(Request(gpus=2), gpulab.snapshot(), config.load())
+
+    def interrupt() -> None:
+        _until_somebody_waits()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    for _ in range(2):
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            gpulab.acquire(wait=None)
+        thread.join()
+        assert waiting_now(config.load()) == ()
+    assert held.held is not None
+    held.held.give_up()
 
 
 @pytest.mark.parametrize(

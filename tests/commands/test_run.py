@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpulab import config
+from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
 
 from .conftest import Run, Start
@@ -90,6 +95,70 @@ def test_waiting_ends_when_a_gpu_is_given_back(start: Start) -> None:
 def test_waiting_with_a_limit_gives_up_with_75(start: Start, gpulab: Run) -> None:
     running(start, "--gpus", "8")
     assert gpulab("run", "--wait", "0.2", "--", "true").returncode == 75
+
+
+def test_a_line_tells_the_place_and_another_when_it_changes(start: Start, gpulab: Run) -> None:
+    holder, _ = running(start, "--gpus", "8")
+    first = start("run", "--gpus", "8", "--", "true")
+    assert first.stderr is not None
+    assert "for 8 GPUs, at place 1 of 1; Ctrl-C stops it" in first.stderr.readline()
+    second = start("run", "--wait", "30", "--memory", "8GiB", "--", "true")
+    assert second.stderr is not None
+    assert "up to 30 s for 8.0 GiB of a GPU, at place 2 of 2" in second.stderr.readline()
+    report = json.loads(gpulab("status", "--json").stdout)
+    assert [(entry["position"], entry["gpus"], entry["pid"]) for entry in report["waiting"]] == [
+        (1, 8, first.pid),
+        (2, 1, second.pid),
+    ]
+    assert report["waiting"] == json.loads(gpulab("leases", "--json").stdout)["waiting"]
+    assert "waiting, place 2: " in gpulab("leases").stdout
+    assert "waiting, place 1: " in gpulab("status").stdout
+    first.send_signal(signal.SIGINT)
+    assert (first.wait(timeout=10), first.stderr.read()) == (130, "")
+    assert "Now at place 1 of 1." in second.stderr.readline()
+    holder.communicate("\n")  # type: ignore[attr-defined]
+    assert second.wait(timeout=30) == 0
+
+
+def test_the_end_of_a_limited_wait_names_the_place_and_leaves_no_ticket(start: Start, gpulab: Run) -> None:
+    running(start, "--gpus", "8")
+    result = gpulab("run", "--wait", "0.3", "--", "true")
+    assert result.returncode == 75
+    assert "After 300 ms of waiting, at place 1 of 1: " in result.stderr.splitlines()[-1]
+    assert find(config.load()).names("ticket-") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_on_a_terminal_the_place_is_live_and_leaving_is_clean(
+    start: Start, tmp_path: Path, number: signal.Signals, until: Callable[..., None]
+) -> None:
+    running(start, "--gpus", "8")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "gpulab", "run", "--memory", "8GiB", "--", "true"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(command, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+
+        def drawn() -> bool:
+            nonlocal shown
+            shown += os.read(ours, 4096)
+            return b"Ctrl-C leaves the queue" in shown
+
+        until(drawn, "the picture of the queue")
+        process.send_signal(number)
+        assert process.wait(timeout=10) == 128 + number
+    rest = b""
+    with contextlib.suppress(OSError):  # how a terminal says that nobody writes to it any more
+        while part := os.read(ours, 4096):
+            rest += part
+    os.close(ours)
+    text = shown.decode()
+    assert "Waiting for 8.0 GiB of a GPU: place 1 of 1 (simulated machine)" in text
+    assert "GPU 0, 1, 2, 3, 4, 5, 6, 7" in text
+    assert b"Traceback" not in rest
+    assert b"\x1b[?25h" in rest  # the cursor is back
+    assert find(config.load()).names("ticket-") == []
 
 
 def test_allow_cpu_runs_with_an_empty_mask_and_says_why(start: Start, gpulab: Run) -> None:
