@@ -28,6 +28,7 @@ __all__ = [
     "HeldClaim",
     "claim_name",
     "examined",
+    "is_held_here",
     "is_locked",
     "open_claim",
     "read_record",
@@ -202,6 +203,16 @@ def open_claim(directory: LeaseDirectory, name: str) -> int | None:
         return fd
     os.close(fd)
     return None
+
+
+def is_held_here(fd: int) -> bool:
+    """Whether this process holds the claim in an open file, as a Jupyter server does for its kernels."""
+    target = os.fstat(fd)
+    for held in list(_held_here):
+        with contextlib.suppress(OSError):
+            if held.fd >= 0 and os.path.samestat(os.fstat(held.fd), target):
+                return True
+    return False
 
 
 def is_locked(fd: int) -> bool:

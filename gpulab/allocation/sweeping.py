@@ -2,7 +2,7 @@
 
 import os
 
-from gpulab.allocation.claims import claim_name, is_locked, open_claim, read_record, remove
+from gpulab.allocation.claims import claim_name, is_held_here, is_locked, open_claim, read_record, remove
 from gpulab.allocation.directory import LeaseDirectory
 from gpulab.allocation.holders import is_alive, keeper
 from gpulab.allocation.notes import remove_note
@@ -38,6 +38,8 @@ def _is_kept(directory: LeaseDirectory, fd: int, name: str, owner: int) -> bool:
     """Whether a process of its account keeps it; another account's lock on a dead file does not."""
     if not is_locked(fd):
         return False
+    if is_held_here(fd):
+        return True  # for a kernel that has died and will be restarted
     match = CLAIM_NAME.fullmatch(name)
     record = read_record(fd, match[1], match[2], owner) if match else None
     if record is None or is_alive(record) is not False:

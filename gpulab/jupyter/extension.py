@@ -11,6 +11,7 @@ from typing import Any
 from gpulab import config
 from gpulab.allocation import session
 from gpulab.allocation.directory import find
+from gpulab.allocation.session import Lease
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
 from gpulab.jupyter.attendant import Attendant, install
@@ -56,7 +57,7 @@ def _adopt(attendant: Attendant) -> str | None:
         attend(attendant, settings)
     if lease is not None:
         if not _sentences:
-            attend_share(attendant, lease)
+            _limit(lease, attendant)
         return ownership(lease, find(settings).scope)
     if settings.ticket_id is not None and _waits(settings, attendant):
         return None  # what there is to say depends on when the first cell runs
@@ -65,6 +66,13 @@ def _adopt(attendant: Attendant) -> str | None:
     if settings.lease_id is not None:
         return f"lease {settings.lease_id} of this kernel has ended; restart the kernel to get a GPU."
     return None
+
+
+def _limit(lease: Lease, attendant: Attendant) -> None:
+    from gpulab import limits
+
+    limits.apply(lease.memory_bytes, lease.total_bytes)
+    attend_share(attendant, lease)
 
 
 def _waits(settings: Settings, attendant: Attendant) -> bool:

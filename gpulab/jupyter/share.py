@@ -27,7 +27,7 @@ class _Share:
             return DONE
         excess = limits.excess(config.load())
         if excess is not None and not self._over:
-            self._attendant.say(excess)
+            self._attendant.say(excess[:1].lower() + excess[1:])
         self._over = excess is not None
         return None
 

@@ -19,7 +19,7 @@ from gpulab.allocation.notes import annotate
 from gpulab.allocation.session import Lease
 from gpulab.allocation.tickets import HeldTicket
 from gpulab.config import Settings
-from gpulab.errors import GpulabError, NoGpuError
+from gpulab.errors import GpulabError, LeaseError, NoGpuError
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.observe import observe
 from gpulab.jupyter.attendant import DONE, Attendant
@@ -225,6 +225,8 @@ def begin(
     """Look after a ticket from now on. Raises OSError, ValueError if it cannot be read."""
     global _turn, _last_words  # noqa: PLW0603
     _last_words = None
+    if _object not in session.objections:
+        session.objections.append(_object)
     _turn = Turn(ticket, settings, attendant, outlives_restart=outlives_restart)
     return _turn
 
@@ -232,6 +234,14 @@ def begin(
 def current() -> Turn | None:
     """What this kernel waits for, or has got and not attached yet."""
     return _turn
+
+
+def _object() -> None:
+    """Against `gpulab.acquire()` beside the queue, which would wait behind this kernel's own ticket."""
+    if _turn is not None:
+        raise LeaseError(
+            f"{_turn.tell()[0]} `%gpu release` leaves the queue; then `gpulab.acquire()` can ask for another."
+        )
 
 
 def last_words() -> str | None:

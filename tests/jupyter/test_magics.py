@@ -118,7 +118,7 @@ def test_without_any_gpu_nothing_is_said_of_figures(place, start, monkeypatch):
 
 def test_wrong_usage_is_one_sentence_without_a_traceback(session):
     cases = {
-        "%gpu wait": "%gpu has no 'wait'; there are %gpu, %gpu acquire, release and help.",
+        "%gpu take": "%gpu has no 'take'; there are %gpu, %gpu acquire, wait, explain, release, ",
         "%gpu acquire --gpus two": "%gpu: argument --gpus: invalid int value: 'two'; %gpu help",
         "%gpu acquire 'x": "%gpu: No closing quotation; close what was opened.",
         "%gpu release now": "%gpu: unrecognized arguments: now; %gpu help lists what there is.",
@@ -133,7 +133,7 @@ def test_wrong_usage_is_one_sentence_without_a_traceback(session):
 def test_what_cannot_be_had_is_one_sentence_and_the_notebook_goes_on(session):
     cases = {
         "%gpu acquire --memory 8Gigs": "gpulab: '8Gigs' is not a size; write for example 8GiB.",
-        "%gpu acquire --policy luckiest": "gpulab: There is no policy 'luckiest'; choose idlest.",
+        "%gpu acquire --policy luckiest": "gpulab: There is no policy 'luckiest'; choose idlest, pack, ",
         "%gpu acquire --gpus 9": "gpulab: 9 GPUs were asked for and this machine has 4 to hand out",
     }
     session.run("%gpu release")
@@ -149,5 +149,8 @@ def test_a_comment_after_the_magic_is_no_argument(session):
 
 def test_help_lists_every_command(session):
     shown = session.run("%gpu help")
-    for command in ("%gpu acquire", "%gpu release", "--memory SIZE", "--wait SECONDS"):
+    for command in (
+        *("%gpu acquire", "%gpu wait", "%gpu explain", "%gpu release", "%gpu limits"),
+        *("--memory SIZE", "--priority NAME", "--wait SECONDS"),
+    ):
         assert command in shown

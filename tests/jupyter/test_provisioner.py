@@ -252,7 +252,7 @@ def test_a_restart_always_brings_a_kernel_even_with_on_full_error(place, start):
     [
         ({"memory": "8Gigs"}, "The memory of this kernel cannot be leased: '8Gigs' is not a size"),
         ({"memory": "80GiB"}, "1 GPU with 80.0 GiB was asked for and this machine has none"),
-        ({"policy": "luckiest"}, "There is no policy 'luckiest'; choose idlest."),
+        ({"policy": "luckiest"}, "There is no policy 'luckiest'; choose idlest, pack, "),
         ({"gpus": 9}, "9 GPUs were asked for and this machine has 4 to hand out"),
         ({"gpus": 0}, "0 GPUs cannot be handed out"),
         ({"gpus": "two"}, "The GPU options of this kernel are wrong (The 'gpus' trait"),
@@ -270,7 +270,7 @@ def test_wrong_options_give_one_sentence_and_a_kernel_without_gpu(place, options
 
 def test_a_setting_that_cannot_be_used_gives_its_sentence_too(place):
     environment = launch_environment({**os.environ, "GPULAB_POLICY": "luckiest"})
-    assert environment["GPULAB_NO_GPU_REASON"] == "policy is 'luckiest'; it must be one of idlest."
+    assert environment["GPULAB_NO_GPU_REASON"].startswith("policy is 'luckiest'; it must be one of idlest, ")
 
 
 def test_the_default_of_on_full_is_that_of_the_settings(place, monkeypatch):
