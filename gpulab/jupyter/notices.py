@@ -50,26 +50,23 @@ class Notices:
 
     def __init__(self, attendant: Attendant) -> None:
         self._attendant = attendant
-        self._told_idle = False
+        self._told_idle: float | None = None
         self._told_stop: str | None = None
 
     def __call__(self) -> None:
         lease = session.current()
         held = None if lease is None else lease.held
         if held is None or not held.is_held():
-            self._told_idle, self._told_stop = False, None
+            self._told_idle, self._told_stop = None, None
             return
         self._tell_stop(held)
         self._tell_idle(held)
 
     def _tell_idle(self, held: HeldLease) -> None:
         record = held.record()
-        if record.idle_since is None:
-            self._told_idle = False  # back at work: the next rest is another one
-            return
-        if self._told_idle:
-            return
-        self._told_idle = True
+        before, self._told_idle = self._told_idle, record.idle_since
+        if record.idle_since is None or record.idle_since == before:
+            return  # at work, or told of this very rest
         settings, now = config.load(), time.time()
         rule = rule_for(settings, now - record.since)
         if rule is None or settings.on_idle == "nothing":
