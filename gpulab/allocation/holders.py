@@ -49,6 +49,8 @@ class Lineage:
 
     def lease_of(self, process: Process, leases: Iterable[LeaseRecord]) -> str | None:
         """As the function of this name; a child that has left its parent is known by its environment."""
+        if process.user is None:  # in a container NVML's number may be a stranger's here
+            return None
         holding = {lease.pid: lease.id for lease in leases if self._is_seen(lease)}
         pid = process.pid
         for _ in range(_MAX_ANCESTORS if holding else 0):

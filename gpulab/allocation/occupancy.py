@@ -28,6 +28,8 @@ class Want(NamedTuple):
     policy: str
     visible: frozenset[str] | None = None
     """UUIDs that it may be served from; None means any."""
+    bound: str = "CUDA_VISIBLE_DEVICES"
+    """What `visible` comes from."""
     named: frozenset[str] | None = None
     """UUIDs that its policy names; None if it names none."""
 
@@ -69,7 +71,8 @@ class Occupancy:
         self.beyond_bound = False
         """Whether the whole of it is more than the administrator allows a lease."""
         self.single = device.compute_mode == "exclusive_process"
-        """Whether CUDA admits one process to it, which is then one lease."""
+        """Whether CUDA admits one process to it, which is then one lease. The driver refuses that mode to a
+        GPU in slices; should it report it all the same, it holds for each slice."""
         self.parent: Device | None = None
         self.siblings: list[Occupancy] = []
         """The other slices of the same GPU."""
@@ -163,7 +166,7 @@ def obstacle(place: Occupancy, want: Want) -> str | None:
     if place.closed:
         return place.closed
     if want.visible is not None and place.uuid not in want.visible:
-        return "outside CUDA_VISIBLE_DEVICES"
+        return f"outside {want.bound}"
     if want.named is not None and place.uuid not in want.named:
         return f"not what {want.policy} names"
     if want.gpus > 1 and place.device.kind == "mig":

@@ -59,7 +59,7 @@ def rank(
         Whose quota the request counts to; default: this process's.
     """
     places = occupancies(snapshot, leases, rules)
-    want = _want(request, snapshot.devices)
+    want = _want(request, snapshot.devices, rules)
     held = gpus_held(leases)
     asker = own_uid() if uid is None else uid
     quota = _quota(leases, held[asker], want, rules, asker)
@@ -115,13 +115,15 @@ def _requests(count: int) -> str:
     return "1 request that waits longer" if count == 1 else f"{count} requests that wait longer"
 
 
-def _want(request: Request, devices: Iterable[Device]) -> Want:
+def _want(request: Request, devices: Iterable[Device], rules: Settings) -> Want:
+    by_container = rules.outer_devices is None and rules.container_devices is not None
     return Want(
         gpus=request.gpus,
         memory_bytes=request.memory_bytes,
         exclusive=request.mode == "exclusive",
         policy=request.policy,
         visible=request.visible,
+        bound="NVIDIA_VISIBLE_DEVICES" if by_container else "CUDA_VISIBLE_DEVICES",
         named=named(request.policy, devices),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ __all__ = ["Reading"]
 _UNINITIALIZED, _NOT_SUPPORTED, _DENIED = 1, 3, 4
 _NO_FUNCTION, _LOST, _RESET, _UNKNOWN = 13, 15, 16, 999
 _MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+_INTEGRATED = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra)\b")
+"""GPUs without memory of their own; from any other, "not supported" leaves its memory unknown."""
 _MAX_PID = 2**22
 _WINDOW_SECONDS = 3.0
 T = TypeVar("T")
@@ -51,7 +54,8 @@ class Reading:
             return
         self._set(uuid=uuid, name=self._ask(nvml.text, "nvmlDeviceGetName", handle))
         sliced = bool(self._ask(nvml.is_sliced, handle))
-        self._set(memory=self._memory(handle, may_share=not sliced))
+        shares = not sliced and bool(_INTEGRATED.search(self.device.name or ""))
+        self._set(memory=self._memory(handle, may_share=shares))
         gpu, memory = self._ask(nvml.rates, handle) or (None, None)
         self._set(gpu_percent=_percent(gpu), memory_percent=_percent(memory))
         mode = self._ask(nvml.number, "nvmlDeviceGetComputeMode", handle)

@@ -31,9 +31,15 @@ def test_a_later_process_of_the_same_number_is_not_the_holder() -> None:
 
 
 def test_a_process_belongs_to_the_lease_of_an_ancestor(child: subprocess.Popen[bytes]) -> None:
-    assert lease_of(Process(child.pid), [ME]) == "mine"
-    assert lease_of(Process(child.pid), [ME._replace(pid_started=1)]) is None
-    assert lease_of(Process(1), [ME]) is None
+    assert lease_of(Process(child.pid, "me"), [ME]) == "mine"
+    assert lease_of(Process(child.pid, "me"), [ME._replace(pid_started=1)]) is None
+    assert lease_of(Process(1, "root"), [ME]) is None
+
+
+def test_a_process_that_we_cannot_see_is_not_taken_for_ours_of_the_same_number(
+    child: subprocess.Popen[bytes],
+) -> None:
+    assert lease_of(Process(child.pid), [ME]) is None
 
 
 def test_a_dead_holders_lease_names_who_keeps_its_file_open(tmp_path: Path) -> None:

@@ -109,5 +109,6 @@ def test_a_privileged_container_gets_only_what_it_was_given(
 ) -> None:
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", mixed[2])
     assert granted(gpulab) == mixed[2]
+    assert "outside NVIDIA_VISIBLE_DEVICES" in gpulab("run", "--gpus", "2", "--", "true").stderr
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
     assert granted(gpulab) == mixed[3]
