@@ -18,7 +18,19 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py")
 )
-HEAVY = {"pynvml", "traitlets", "psutil", "rich", "numpy", "pandas", "anywidget", "cupy", "cudf", "torch", "wrapt"}
+HEAVY = {
+    "pynvml",
+    "traitlets",
+    "psutil",
+    "rich",
+    "numpy",
+    "pandas",
+    "anywidget",
+    "wrapt",
+    "cupy",
+    "cudf",
+    "torch",
+}
 
 
 @pytest.mark.parametrize("name", gpulab.__all__)

@@ -7,6 +7,7 @@ place, and both leave it there instead of switching to managed memory, which kno
 
 from __future__ import annotations
 
+import contextlib
 from types import ModuleType
 from typing import Any
 
@@ -114,15 +115,18 @@ class Rmm(Framework):
     def _before_install(self, cap: Cap) -> Outcome:
         """CUDA is about to start: the driver's pool takes the place of plain CUDA memory, under the limit."""
         outcome = self.cap(cap)
-        if cap.pool_bytes is None or outcome.state != "in force" or self._must_not_start():
-            return outcome
+        if cap.pool_bytes is not None and outcome.state == "in force" and not self._must_not_start():
+            with contextlib.suppress(RuntimeError, MemoryError):  # no GPU, or one without such a pool
+                self._take_drivers_pool(cap.pool_bytes)
+        return outcome
+
+    def _take_drivers_pool(self, size: int) -> None:
         mr = self.loaded.mr
         now = mr.get_current_device_resource()
         device = next((number for number, ours in self._ours.items() if ours[-1] is now), None)
         if device is not None and type(now.get_upstream()) is mr.CudaMemoryResource:
             pool = mr.CudaAsyncMemoryResource()
-            mr.set_per_device_resource(device, self._limiting(device, pool, cap.pool_bytes))
-        return outcome
+            mr.set_per_device_resource(device, self._limiting(device, pool, size))
 
     @staticmethod
     def _must_not_start() -> bool:

@@ -46,7 +46,7 @@ def test_without_a_size_and_without_a_share_it_says_that_there_is_none() -> None
 @pytest.mark.usefixtures("one_h100")
 def test_more_than_the_lease_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPULAB_MEMORY_LIMIT", str(8 * GIB))
-    with pytest.raises(RequestError, match="9.0 GiB is more than the 8.0 GiB of this process's lease"):
+    with pytest.raises(RequestError, match=r"9\.0 GiB is more than the 8\.0 GiB of this process's lease"):
         gpulab.limit_memory("9GiB")
 
 
@@ -88,10 +88,11 @@ answer["variables"] = sorted(name for name in os.environ if name.startswith(("XL
 def test_a_share_that_cuda_alone_fills_is_applied_and_said(answer_of: Answer) -> None:
     answer = answer_of("limits.apply(512 * 2**20); answer['pool'] = limits.asked().pool_bytes")
     assert answer["pool"] == 64 * 2**20
-    assert answer["warned"] == [
+    (sentence,) = answer["warned"]
+    assert sentence == (
         "The share of 512.0 MiB leaves no memory for pools beside CUDA's context (about 614.4 MiB), so pools "
         "are capped at 64.0 MiB and this process will be over its share; take a larger one."
-    ]
+    )
 
 
 def test_a_lease_for_a_command_costs_no_import_of_the_hooks(answer_of: Answer) -> None:

@@ -113,7 +113,9 @@ answer["call"] = sorted({device for _, device in calls})
 
 def test_a_users_allocator_variable_is_left_alone(answer_of: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.5")
-    answer = answer_of(CUDA + "with_two_gpus(); gpulab.limit_memory('8GiB'); answer['state'] = state('torch')")
+    answer = answer_of(
+        CUDA + "with_two_gpus(); gpulab.limit_memory('8GiB'); answer['state'] = state('torch')"
+    )
     assert answer["state"]["state"] == "own limit"
 
 

@@ -37,8 +37,8 @@ def test_a_process_over_its_share_is_told_so_in_one_sentence(
     monkeypatch.setenv("GPULAB_MEMORY_LIMIT", str(8 * GIB))
     assert process_bytes() == 9 * GIB
     assert excess(config.load()) == (
-        "This kernel uses 9.0 GiB of GPU memory, more than its share of 8.0 GiB; free what you no longer need "
-        "(`%gpu limits` shows what is capped), or restart the kernel."
+        "This kernel uses 9.0 GiB of GPU memory, more than its share of 8.0 GiB; "
+        "free what you no longer need (`%gpu limits` shows what is capped), or restart the kernel."
     )
 
 

@@ -31,8 +31,15 @@ def with_two_gpus():
     this = context.context()
     this._initialize_physical_devices()
     this._physical_devices += [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in (0, 1)]
-    this._visible_device_list += this._physical_devices[-2:]
-    return this._physical_devices[-2:]
+    gpus = this._physical_devices[-2:]
+    this._visible_device_list += gpus
+    this._memory_growth_map.update(dict.fromkeys(gpus))
+    return gpus
+
+def started_with():
+    "The limits in the options that TensorFlow starts its runtime with, in MiB."
+    devices = context.context().config.gpu_options.experimental.virtual_devices
+    return [list(entry.memory_limit_mb) for entry in devices]
 
 def limits_of(gpus):
     found = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
@@ -42,7 +49,9 @@ Answer = Callable[[str], dict[str, Any]]
 MIB = (8 * 2**30 - 6 * 2**30 // 10) >> 20
 
 
-def test_every_gpu_gets_one_logical_device_of_the_pools_size_when_the_context_starts(answer_of: Answer) -> None:
+def test_every_gpu_gets_one_logical_device_of_the_pools_size_when_the_context_starts(
+    answer_of: Answer,
+) -> None:
     answer = answer_of(
         'gpulab.limit_memory("8GiB")'
         + GPUS
@@ -51,12 +60,13 @@ gpus = with_two_gpus()
 answer["before"] = limits_of(gpus), state("tensorflow")["state"]
 answer["sum"] = float(tf.reduce_sum(tf.ones(3)))
 answer["after"], answer["state"] = limits_of(gpus), state("tensorflow")
+answer["started_with"] = started_with()
 answer["growth"] = os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]
 answer["aside"] = context.Context.ensure_initialized.__module__
 """
     )
     assert answer["before"] == [[None, None], "when CUDA starts"]
-    assert answer["after"] == [[MIB], [MIB]]
+    assert answer["after"] == answer["started_with"] == [[MIB], [MIB]]
     assert answer["state"]["state"] == "in force"
     assert answer["state"]["in_force_bytes"] == MIB * 2**20
     assert (answer["sum"], answer["growth"]) == (3.0, "true")
@@ -109,10 +119,11 @@ answer["state"], answer["limits"] = state("tensorflow"), limits_of(gpus)
     )
     assert answer["state"]["state"] == "too late"
     assert answer["limits"] == [None, None]
-    assert answer["warned"] == [
+    (sentence,) = answer["warned"]
+    assert sentence == (
         "TensorFlow has already started, so its memory can no longer be limited in this process; restart the "
         "kernel, and take the GPU or call gpulab.limit_memory before that."
-    ]
+    )
 
 
 def test_the_same_limit_again_after_the_start_is_no_reason_to_complain(answer_of: Answer) -> None:
