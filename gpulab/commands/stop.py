@@ -96,8 +96,9 @@ def _check_owner(record: LeaseRecord) -> None:
 
 def _sentence(record: LeaseRecord, grace: float) -> str:
     who = "The administrator" if os.getuid() != record.uid else "`gpulab stop`"
+    what = "place in the queue" if record.waits else "lease"
     return (
-        f"{who} ends this kernel's lease; save what you need: the kernel stops in {format_duration(grace)}."
+        f"{who} ends this kernel's {what}; save what you need: the kernel stops in {format_duration(grace)}."
     )
 
 

@@ -93,9 +93,9 @@ def renewed(lease: Lease, environ: dict[str, str]) -> Decision:
         return on_cpu(_told(error))._replace(lease=lease)
 
 
-def ended(lease: Lease, environ: dict[str, str]) -> Decision | None:
-    """For a restart after `gpulab stop`: the lease ends, and the kernel asks for no other by itself."""
-    held = lease.held
+def ended(claim: Lease | HeldTicket, environ: dict[str, str]) -> Decision | None:
+    """For a restart after `gpulab stop`: lease or ticket ends, and the kernel asks for no other by itself."""
+    held = claim.held if isinstance(claim, Lease) else claim
     sentence = None if held is None else stopping.stop_requested(held.directory, held.id, os.getuid())
     if sentence is None:
         return None
@@ -114,6 +114,10 @@ def resume(ticket: HeldTicket, environ: dict[str, str]) -> Decision | None:
         settings = config.load(environ)
         if not ticket.is_held():
             return None
+        without = ended(ticket, environ)
+        if without is not None:
+            ticket.give_up()
+            return without
         request = ticket.request()
 
         def look() -> Snapshot:

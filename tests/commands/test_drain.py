@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,26 @@ def test_a_list_that_others_may_write_is_not_rewritten(rules: Path) -> None:
     assert refused.returncode == 64
     assert "is refused" in refused.stderr
     assert note.read_text() == ""
+
+
+AT_ITS_PLACE = """
+mount -t tmpfs tmpfs "$0" && mkdir "$0/upper" "$0/work" || exit 99
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$0/upper,workdir=$0/work" /etc || exit 99
+"$@" setup --root "$0/image" >/dev/null && mkdir -p /etc/gpulab && cp "$0/image/etc/gpulab/config.toml" /etc/gpulab
+"$@" drain 0 >/dev/null && "$@" run --no-wait --explain -- true
+chmod o+w /etc/gpulab/config.toml && "$@" run --no-wait -- true
+"""
+
+
+def test_the_rules_hold_at_their_place_in_etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mounts of our own, so that the machine's /etc stays as it is."""
+    monkeypatch.setenv("GPULAB_SIMULATE", "2xh100")
+    command = ["unshare", "--mount", "sh", "-c", AT_ITS_PLACE, str(tmp_path), sys.executable, "-m", "gpulab"]
+    monkeypatch.setenv("GPULAB_LEASE_DIR", str(tmp_path / "own-leases"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode in (1, 99) and "mount" in done.stderr:
+        pytest.skip(f"mounts of our own are not allowed here: {done.stderr.strip()}")
+    assert "taken out of service by the administrator" in done.stderr
+    assert done.returncode == 64
+    assert "/etc/gpulab/config.toml is refused, because it can be written by others than root" in done.stderr
+    assert not os.path.exists("/etc/gpulab/drained")
