@@ -133,7 +133,8 @@ def test_a_list_that_others_may_write_is_not_rewritten(rules: Path) -> None:
 AT_ITS_PLACE = """
 mount -t tmpfs tmpfs "$0" && mkdir "$0/upper" "$0/work" || exit 99
 mount -t overlay overlay -o "lowerdir=/etc,upperdir=$0/upper,workdir=$0/work" /etc || exit 99
-"$@" setup --root "$0/image" >/dev/null && mkdir -p /etc/gpulab && cp "$0/image/etc/gpulab/config.toml" /etc/gpulab
+"$@" setup --root "$0/image" >/dev/null && mkdir -p /etc/gpulab || exit 98
+cp "$0/image/etc/gpulab/config.toml" /etc/gpulab
 "$@" drain 0 >/dev/null && "$@" run --no-wait --explain -- true
 chmod o+w /etc/gpulab/config.toml && "$@" run --no-wait -- true
 """
