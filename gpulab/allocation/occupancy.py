@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpulab.allocation.holders import Lineage
+from gpulab.allocation.obstacles import closed, is_beyond
 from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
 from gpulab.hardware.devices import UNLISTED_FRACTION, Device, Process, Snapshot
 from gpulab.hardware.owners import sees_host_processes
-from gpulab.units import format_bytes
 
-__all__ = ["CONTEXT_RESERVE_BYTES", "Occupancy", "Want", "is_named", "obstacle", "occupancies"]
+__all__ = ["CONTEXT_RESERVE_BYTES", "Occupancy", "Want", "occupancies"]
 
 CONTEXT_RESERVE_BYTES = 512 * 2**20
 """Kept free on a shared GPU for what CUDA itself needs beside the leases' memory."""
@@ -148,71 +148,11 @@ def occupancies(snapshot: Snapshot, leases: Iterable[LeaseRecord], rules: Settin
     lineage = Lineage(sees_all=snapshot.simulated or sees_host_processes())
     parents = {place.device.parent_uuid for place in places}
     for place in places:
-        place.closed = _closed(place.device, rules, is_parent=place.device.uuid in parents)
-        place.beyond_bound = _is_beyond(place.device, rules.max_memory_per_lease)
+        place.closed = closed(place.device, rules, is_parent=place.device.uuid in parents)
+        place.beyond_bound = is_beyond(place.device, rules.max_memory_per_lease)
         if not place.closed and not place.exclusive:
             _find_strangers(place, lineage)
     return places
-
-
-def is_named(device: Device, entries: tuple[str, ...]) -> bool:
-    """Whether an entry of the administrator, a UUID or its beginning, names this device or its parent."""
-    names = [uuid.lower() for uuid in (device.uuid, device.parent_uuid) if uuid]
-    return any(name.startswith(entry.lower()) for name in names for entry in entries)
-
-
-def obstacle(place: Occupancy, want: Want) -> str | None:
-    """Why this device could not serve `want` even if nobody used it."""
-    if place.closed:
-        return place.closed
-    if want.visible is not None and place.uuid not in want.visible:
-        return f"outside {want.bound}"
-    if want.named is not None and place.uuid not in want.named:
-        return f"not what {want.policy} names"
-    if want.gpus > 1 and place.device.kind == "mig":
-        return "a MIG slice, of which CUDA uses one per process, so it is handed out alone"
-    return _too_small(place, want) or _too_large(place, want)
-
-
-def _too_small(place: Occupancy, want: Want) -> str | None:
-    memory = place.device.memory
-    if not want.exclusive and (memory.total_bytes is None or memory.used_bytes is None):
-        return "its memory is unknown, so it cannot be shared"
-    if (
-        want.memory_bytes is not None
-        and memory.total_bytes is not None
-        and want.memory_bytes > place.capacity
-    ):
-        return f"{format_bytes(max(0, place.capacity))} can be leased of it"
-    return None
-
-
-def _too_large(place: Occupancy, want: Want) -> str | None:
-    """An exclusive lease is of the whole GPU, whatever cap its holder asks for."""
-    if not (want.exclusive and place.beyond_bound):
-        return None
-    total = place.device.memory.total_bytes
-    size = "its size is unknown" if total is None else f"the whole of it is {format_bytes(total)}"
-    return f"{size}, and the administrator bounds what one lease may take, so ask for a share of it"
-
-
-def _closed(device: Device, rules: Settings, *, is_parent: bool) -> str | None:
-    if device.state != "ok" or device.uuid is None:
-        return device.message or device.state
-    if rules.devices is not None and not is_named(device, rules.devices):
-        return "not among the devices that the administrator lets gpulab hand out"
-    if is_named(device, rules.drained):
-        return "taken out of service by the administrator"
-    if is_parent:
-        return "divided into MIG slices, which are offered instead"
-    if device.compute_mode == "prohibited":
-        return "its compute mode forbids compute processes"
-    return None
-
-
-def _is_beyond(device: Device, bound: int | None) -> bool:
-    total = device.memory.total_bytes
-    return bound is not None and (total is None or total > bound)
 
 
 def _capacity(device: Device) -> int:

@@ -5,14 +5,8 @@ import time
 from collections.abc import Iterable
 
 from gpulab.allocation.candidates import Candidate, explain, reasons
-from gpulab.allocation.occupancy import (
-    CONTEXT_RESERVE_BYTES,
-    Occupancy,
-    Want,
-    is_named,
-    obstacle,
-    occupancies,
-)
+from gpulab.allocation.obstacles import is_named, obstacle
+from gpulab.allocation.occupancy import CONTEXT_RESERVE_BYTES, Occupancy, Want, occupancies
 from gpulab.allocation.queue import gpus_held, suppose
 from gpulab.allocation.records import LeaseRecord
 from gpulab.allocation.requests import Request, asked, named, own_uid

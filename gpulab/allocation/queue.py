@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulab import config
-from gpulab.allocation.occupancy import Occupancy, Want, obstacle
+from gpulab.allocation.obstacles import obstacle
+from gpulab.allocation.occupancy import Occupancy, Want
 from gpulab.allocation.records import LeaseRecord
 from gpulab.allocation.scoring import score
 from gpulab.config import Settings
