@@ -1,5 +1,6 @@
 """Tidying: this account's dead claims, which count for nothing and only lie about."""
 
+import contextlib
 import os
 
 from gpulab.allocation.claims import claim_name, is_held_here, is_locked, open_claim, read_record, remove
@@ -20,6 +21,11 @@ def sweep(directory: LeaseDirectory) -> None:
         claim_id = name.removeprefix("note-")
         if not any(os.path.lexists(_path(directory, kind, claim_id)) for kind in ("lease", "ticket")):
             remove_note(directory, claim_id)
+    for name in directory.names("stop-"):
+        claim_id = name.split("-")[1]
+        if not any(os.path.lexists(_path(directory, kind, claim_id)) for kind in ("lease", "ticket")):
+            with contextlib.suppress(OSError):  # where it is another's, the sticky bit keeps it
+                os.unlink(os.path.join(directory.path, name))
 
 
 def _sweep_file(directory: LeaseDirectory, name: str) -> None:

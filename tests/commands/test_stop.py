@@ -222,6 +222,15 @@ def test_a_request_to_stop_is_believed_from_the_owner_only_if_plain(tmp_path: Pa
         marker.rmdir() if marker.is_dir() and not marker.is_symlink() else marker.unlink()
 
 
+def test_a_request_to_stop_a_lease_that_is_gone_is_swept_by_the_next_command(
+    gpulab: Run, tmp_path: Path
+) -> None:
+    directory = LeaseDirectory(str(tmp_path / "leases"), "account")
+    stopping.request_stop(directory, "0a0a0a0a", "too late")
+    assert gpulab("run", "--", "true").returncode == 0
+    assert [name for name in os.listdir(directory.path) if name.startswith("stop-")] == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second account, so root")
 def test_another_accounts_request_is_not_believed_and_cannot_take_the_place(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
