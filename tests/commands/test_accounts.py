@@ -18,7 +18,7 @@ from .administered import first_line
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second account, so root")
 
-ALICE, BOB = pwd.getpwnam("daemon").pw_uid if os.name == "posix" else 1, 54322
+ALICE, BOB = pwd.getpwnam("daemon").pw_uid, 54322
 """One with a login, one without."""
 HOLD = "echo $GPULAB_LEASE $CUDA_VISIBLE_DEVICES; exec sleep 60"
 StartAs = Callable[..., "subprocess.Popen[str]"]
