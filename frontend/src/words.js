@@ -22,12 +22,18 @@ function who(holder) {
 function holderWords(holder) {
   const time = since(holder.since);
   const named = [who(holder), holder.notebook].filter(Boolean).join(" · ");
-  return { who: named, since: time ? `since ${time}` : "" };
+  return { who: named, since: [time && `since ${time}`, rest(holder)].filter(Boolean).join(", ") };
+}
+
+/** "idle since 15:10" of a holder that does nothing on its GPU. */
+function rest(holder) {
+  const time = since(holder.idle_since);
+  return time ? `idle since ${time}` : "";
 }
 
 /** "ada 8 GiB, 14:02, train.ipynb": what is cut off first stands last. */
 function briefly(holder) {
-  return [who(holder), since(holder.since), holder.notebook].filter(Boolean).join(", ");
+  return [who(holder), rest(holder) || since(holder.since), holder.notebook].filter(Boolean).join(", ");
 }
 
 /** Two with notebooks have a line each; more of them, who and how much. A line breaks between holders only. */

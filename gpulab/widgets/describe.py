@@ -122,6 +122,7 @@ def _holder(lease: LeaseRecord, own: str | None) -> dict[str, Any]:
         "who": lease.who if lease.user or lease.uid is not None else "another user",
         "notebook": os.path.basename(lease.notebook) if lease.notebook else None,
         "since": lease.since or None,
+        "idle_since": lease.idle_since,
         "share_bytes": lease.memory_bytes,
         "mine": lease.id == own,
     }

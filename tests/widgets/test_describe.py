@@ -55,13 +55,27 @@ def test_a_gpu_split_into_slices_says_so_and_slices_have_numbers_of_their_own() 
 
 def test_the_own_lease_is_marked_with_its_share_and_others_are_named() -> None:
     own = LeaseRecord("mine", ("GPU-a",), "shared", 8 * GIB, user="ada", since=5.0, notebook="a.ipynb")
-    other = LeaseRecord("l2", ("GPU-a",), "shared", 4 * GIB, uid=1234)
+    other = LeaseRecord("l2", ("GPU-a",), "shared", 4 * GIB, uid=1234, idle_since=9.0)
     entry = describe_devices(machine(T4), (own, other), own="mine")[0]
     assert entry["mine"] is True
     assert entry["share_bytes"] == 8 * GIB
     assert entry["holders"] == [
-        {"who": "ada", "notebook": "a.ipynb", "since": 5.0, "share_bytes": 8 * GIB, "mine": True},
-        {"who": "uid 1234", "notebook": None, "since": None, "share_bytes": 4 * GIB, "mine": False},
+        {
+            "who": "ada",
+            "notebook": "a.ipynb",
+            "since": 5.0,
+            "idle_since": None,
+            "share_bytes": 8 * GIB,
+            "mine": True,
+        },
+        {
+            "who": "uid 1234",
+            "notebook": None,
+            "since": None,
+            "idle_since": 9.0,
+            "share_bytes": 4 * GIB,
+            "mine": False,
+        },
     ]
 
 

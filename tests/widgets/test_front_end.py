@@ -218,6 +218,18 @@ def test_holders_are_named_and_nothing_of_theirs_is_markup(page: Page) -> None:
     expect(page.locator("#root img")).to_have_count(0)
 
 
+def test_a_holder_that_does_nothing_is_shown_as_idle_since_when(page: Page) -> None:
+    idle = {"since": NOON - 86_400 * 3, "idle_since": NOON - 86_400}
+    devices = [
+        device(0, use="leased", holders=[holder("ada", **idle)]),
+        device(1, use="leased", holders=[holder("ada"), holder("grace", **idle)]),
+    ]
+    show(page, devices)
+    first, second = (" ".join(text.split()) for text in page.locator(".gl-use").all_inner_texts())
+    assert re.fullmatch(r"leased by ada since .*\d\d:\d\d, idle since .*\d\d:\d\d", first)
+    assert re.fullmatch(r"shared by ada · grace, idle since .*\d\d:\d\d", second)
+
+
 def test_a_shared_gpu_says_who_has_how_much_and_the_rest_where_it_fits(page: Page) -> None:
     def share(who: str, size: int, notebook: str | None = None) -> dict[str, Any]:
         return holder(who, share_bytes=size * GIB, since=NOON - 86_400 * 3, notebook=notebook)
