@@ -31,12 +31,7 @@ _UNKNOWN = float("inf")
 
 def score(place: Occupancy, want: Want) -> tuple[float, ...]:
     """The smaller, the sooner it is chosen. For devices that fit."""
-    device = place.device
-    unknown = (
-        float(device.processes is None),
-        float(device.memory.used_bytes is None or device.memory.total_bytes is None),
-        float(device.gpu_percent is None),
-    )
+    unknown = (float(is_unknown) for _, is_unknown in _unknown(place))
     return (*unknown, *_SCORES.get(want.policy, _idlest)(place, want))
 
 
@@ -44,7 +39,19 @@ def words(place: Occupancy, want: Want) -> str:
     """Why a device that fits stands where it does."""
     kind = want.policy.partition(":")[0]
     text = _WORDS.get(kind, _say_idlest)(place, want)
+    hidden = [what for what, is_unknown in _unknown(place) if is_unknown]
+    if hidden:
+        text += f" (after the others, since its {' and '.join(hidden)} cannot be known)"
     return f"{text}, named by {want.policy}" if ":" in want.policy else text
+
+
+def _unknown(place: Occupancy) -> tuple[tuple[str, bool], ...]:
+    device, memory = place.device, place.device.memory
+    return (
+        ("list of processes", device.processes is None),
+        ("memory", memory.used_bytes is None or memory.total_bytes is None),
+        ("utilization", device.gpu_percent is None),
+    )
 
 
 def _busy(place: Occupancy) -> float:
