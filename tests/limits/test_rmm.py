@@ -196,7 +196,8 @@ rmm.mr.get_current_device_resource = lambda: rmm.mr.get_per_device_resource(0)
 cudf.pandas.install()
 cudf.pandas.install()
 now = rmm.mr.get_per_device_resource(0)
-answer["made"], answer["under"], answer["limit"] = len(made), now.get_upstream() is made[0], now.get_allocation_limit()
+answer["made"], answer["under"] = len(made), now.get_upstream() is made[0]
+answer["limit"] = now.get_allocation_limit()
 """
     )
     assert (answer["made"], answer["under"], answer["limit"]) == (1, True, POOL)
