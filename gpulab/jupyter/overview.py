@@ -197,11 +197,11 @@ def _stranger(process: dict[str, Any]) -> str:
     return f"{process['command'] or 'a process'} ({process['pid']} of {who}) without a lease"
 
 
-def notes(snapshot: Snapshot, scope: str | None) -> str:
+def notes(snapshot: Snapshot, scope: str | None, *, figures: bool = True) -> str:
     """Where the figures come from, and for whom the leases hold."""
     age = format_duration(max(0.0, time.time() - snapshot.time))
     source = "the sampler" if snapshot.source == "sampler" else "NVML"
-    told = [f"figures from {source}, {age} old"] if snapshot.devices else []
+    told = [f"figures from {source}, {age} old"] if snapshot.devices and figures else []
     told.append(SCOPES.get(scope or "", "no leases here"))
     if snapshot.simulated:
         told.append("simulated machine, no real GPU")

@@ -121,7 +121,11 @@ class GpuProvisioner(LocalProvisioner):
             raise self._refusal(decision.reason)
         self._decision = decision
         kernel_id = {"GPULAB_KERNEL_ID": self.kernel_id} if self.kernel_id else {}
-        notice = await in_thread(lambda: self._notice(environ))
+        try:
+            notice = await in_thread(lambda: self._notice(environ))
+        except BaseException:  # cancelled: nobody will hold what was taken
+            self._let_go()
+            raise
         kwargs["env"] = {**environ, **decision.variables, **kernel_id, **notice}
         if decision.reason is not None:
             how = "waits for a GPU" if decision.ticket is not None else "starts without a GPU"

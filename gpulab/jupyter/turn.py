@@ -82,11 +82,11 @@ class Turn:
         """How it stands, for `%gpu`."""
         lease = self.lease
         if lease is not None and self.is_kept:
-            return (_sentence(self._kept(lease)),)
+            return _sentences(self._kept(lease))
         if lease is not None:
-            return (f"Your turn has come: {which_gpu(lease)} is attached before your next cell runs.",)
+            return (f"Your turn has come: {which_gpu(lease)}, from the next cell on.",)
         try:
-            return (_sentence(place(self.standing(), self.request)),)
+            return _sentences(place(self.standing(), self.request))
         except GpulabError as error:
             return (str(error),)
 
@@ -141,7 +141,7 @@ class Turn:
         elif cuda_has_started():
             self._say(self._keep(lease))
         else:
-            said = f"your turn has come: {which_gpu(lease)} is attached before your next cell runs."
+            said = f"your turn has come: {which_gpu(lease)}, from the next cell on."
             self._say(said, later=False)  # with the next cell it would be old news
         self.news.set()
 
@@ -172,7 +172,7 @@ class Turn:
 
     def _kept(self, lease: Lease) -> str:
         return (
-            f"restart the kernel: {which_gpu(lease)} is kept for {KEEP_SECONDS / 60:.0f} minutes. "
+            f"restart the kernel: {which_gpu(lease)} is kept for {KEEP_SECONDS / 60:.0f} minutes.\n"
             "Your turn has come, but CUDA has started in this kernel and would not use it."
         )
 
@@ -282,8 +282,8 @@ def _holds_another(lease: Lease | None) -> bool:
     return False
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _sentences(text: str) -> tuple[str, ...]:
+    return tuple((text[:1].upper() + text[1:]).splitlines())
 
 
 def _print(sentence: str) -> None:

@@ -38,7 +38,7 @@ class WaitingView:
         return Overview(
             self._sentences(seconds),
             holder_rows(report, session.current()),
-            notes(snapshot, report["lease_scope"]),
+            notes(snapshot, report["lease_scope"], figures=False),
             queue_rows(self._settings, self._entered.id),
             HOLDERS,
         )

@@ -47,12 +47,12 @@ def asked(gpus: int, mode: str, memory_bytes: int | None) -> str:
 
 
 def place(standing: Standing, request: Request) -> str:
-    """Where a kernel stands in the queue, and what its user can do."""
+    """Where a kernel stands in the queue, and in a second line what its user can do."""
     what = asked(request.gpus, request.mode, request.memory_bytes)
     it = "it is" if request.gpus == 1 else "they are"
     return (
-        f"this kernel waits for {what}: place {standing.position} of {standing.total} in the queue. Go on "
-        f"without, and {it} attached before the first cell after its turn; or run `%gpu wait` to wait here."
+        f"this kernel waits for {what}: place {standing.position} of {standing.total} in the queue.\n"
+        f"Go on without: {it} attached before the first cell after its turn. `%gpu wait` waits in sight."
     )
 
 

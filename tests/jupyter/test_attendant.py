@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from types import SimpleNamespace
+
+from IPython.core.events import EventManager, available_events
+
+from gpulab.jupyter.attendant import DONE, Attendant
 
 HERE = "from gpulab.jupyter import attendant as a; at = a.current(); import threading, time\n"
 LATER = HERE + "threading.Timer({after}, at.say, [{text!r}]).start()"
@@ -48,22 +54,26 @@ def test_before_any_cell_has_run_a_sentence_waits_for_the_first_one_and_is_said_
         assert session.run("2") == "2"
 
 
-def test_a_duty_that_fails_goes_on_and_one_that_is_done_ends_and_the_thread_with_the_last(place, start):
-    with place.talk(start()) as session:
-        session.run("1")
-        session.run(
-            HERE + "calls = []\n"
-            "def failing():\n"
-            "    calls.append(1)\n"
-            "    if len(calls) == 3: return a.DONE\n"
-            "    raise RuntimeError('broken')\n"
-            "at.attend(failing, every=0.01)\n"
-            "def attends(): return any(t.name == 'gpulab-attendant' for t in threading.enumerate())"
-        )
-        place.until(lambda: session.value("attends()") == "False", "the thread's end")
-        assert session.value("len(calls)") == "3"
-        session.run("at.attend(lambda: calls.append('again') or a.DONE, every=1)")
-        place.until(lambda: session.value("'again' in calls") == "True", "the new duty")
+def test_a_duty_that_fails_goes_on_one_that_is_done_ends_and_the_thread_with_the_last(until):
+    shell = SimpleNamespace()
+    shell.events = EventManager(shell, available_events)
+    attendant, calls = Attendant(shell), []
+
+    def failing() -> object:
+        calls.append("failing")
+        if len(calls) == 3:
+            return DONE
+        raise RuntimeError("broken")
+
+    def attends() -> bool:
+        return any(thread.name == "gpulab-attendant" for thread in threading.enumerate())
+
+    attendant.attend(failing, every=0.01)
+    until(lambda: not attends(), "the thread's end")
+    assert calls == ["failing"] * 3
+    attendant.attend(lambda: calls.append("again") or DONE, every=1)
+    until(lambda: not attends(), "the next thread's end")
+    assert calls[3:] == ["again"]
 
 
 def test_an_act_before_a_cell_comes_before_the_cell_and_not_before_cells_within_it(place, start):

@@ -17,8 +17,8 @@ from gpulab.allocation import leases, tickets
 from gpulab.jupyter.provisioner import GpuProvisioner
 
 FIRST = (
-    "gpulab: this kernel waits for 1 GPU: place {} of {} in the queue. Go on without, and it is attached "
-    "before the first cell after its turn; or run `%gpu wait` to wait here.\n"
+    "gpulab: this kernel waits for 1 GPU: place {} of {} in the queue.\n"
+    "Go on without: it is attached before the first cell after its turn. `%gpu wait` waits in sight.\n"
 )
 # Mapped as CUDA's own library would be; what counts is that it is there.
 LOAD_LIBCUDA = """
@@ -102,7 +102,8 @@ def test_no_running_cell_sees_its_environment_change(place, start, holder, one_g
         session.run("import os, time")
         busy = run_in_background(
             session,
-            "from gpulab.jupyter import turn\nprint('running')\nwhile turn.current().lease is None: time.sleep(0.01)\n"
+            "from gpulab.jupyter import turn\nprint('running')\n"
+            "while turn.current().lease is None: time.sleep(0.01)\n"
             "print('seen:', repr(os.environ['CUDA_VISIBLE_DEVICES']))",
         )
         until_told(session, "running\\n")
@@ -168,20 +169,24 @@ def test_a_turn_that_comes_while_the_kernel_cannot_answer_is_taken_by_the_restar
         assert session.mask() == one_gpu
 
 
-@pytest.mark.parametrize("how", ["shutdown", "kill and shutdown", "kill and restart"])
-def test_the_ticket_ends_with_its_kernel_and_outlives_a_restart(place, start, holder, how):
+def test_the_ticket_ends_with_its_kernel(place, start, holder):
+    manager = start()
+    assert len(waiting(place)) == 1
+    manager.shutdown_kernel()
+    assert waiting(place) == ()
+    place.until(lambda: place.leases.names("ticket-") == [], "the sweep")
+
+
+def test_a_kernel_killed_while_it_waits_has_its_place_after_a_restart(place, start, holder):
     manager = start()
     with place.talk(manager) as session:
         (ticket,) = waiting(place)
-        if how != "shutdown":
-            os.kill(session.pid(), signal.SIGKILL)
-            place.until(lambda: not manager.is_alive(), "the kernel's death")
-    if how == "kill and restart":
-        manager.restart_kernel(now=True)
-        assert [t.id for t in waiting(place)] == [ticket.id]
-    manager.shutdown_kernel(now=how != "shutdown")
+        os.kill(session.pid(), signal.SIGKILL)
+        place.until(lambda: not manager.is_alive(), "the kernel's death")
+    manager.restart_kernel(now=True)
+    assert [t.id for t in waiting(place)] == [ticket.id]
+    manager.shutdown_kernel(now=True)
     assert waiting(place) == ()
-    place.until(lambda: place.leases.names("ticket-") == [], "the sweep")
 
 
 def test_a_server_restarts_a_killed_waiter_in_its_place_and_killed_itself_leaves_no_ticket(
@@ -201,10 +206,13 @@ def test_a_server_restarts_a_killed_waiter_in_its_place_and_killed_itself_leaves
         place.until(lambda: waiting(place) == (), "the end of the ticket")
 
 
-def test_a_server_ends_while_a_kernel_waits(new_server, holder, place):
+def test_a_server_answers_and_ends_while_kernels_wait(new_server, holder, place):
     server = new_server()
-    server.start()
-    assert len(waiting(place)) == 1
+    kernels = [server.start() for _ in range(2)]
+    assert server.kernels() == kernels
+    assert [t.number for t in waiting(place)] == [1, 2]
+    server.shut_down(kernels[0])
+    assert [t.number for t in waiting(place)] == [2]
     assert server.end() == 0
     assert waiting(place) == ()
 
@@ -339,8 +347,8 @@ def test_gpu_shows_the_queue_and_explain_the_reason_of_each_gpu(place, start, ho
         session.run("1")
         shown = session.run("%gpu").splitlines()
         assert shown[0].startswith("This kernel waits for 1 GPU: place 1 of 1 in the queue.")
-        assert shown[1].split() == ["place", "waits", "for", "priority", "since", "who"]
-        assert shown[2].endswith("this kernel")
+        assert shown[2].split() == ["place", "waits", "for", "priority", "since", "who"]
+        assert shown[3].endswith("this kernel")
         own = session.run("%gpu explain").splitlines()
         assert own[0] == "For 1 GPU, as things stand now:"
         assert own[1] == "By policy idlest, best first:"
@@ -374,12 +382,3 @@ def test_a_process_over_its_share_is_told_so_once(place, start, one_gpu, monkeyp
         told = until_told(session, "of GPU memory, more than its share of 4.0 GiB")
         assert told["parent_header"]["msg_id"] == last
         assert session.run("1") == "1"
-
-
-def test_a_server_answers_while_kernels_wait(new_server, holder, place):
-    server = new_server()
-    kernels = [server.start() for _ in range(2)]
-    assert server.kernels() == kernels
-    assert [t.number for t in waiting(place)] == [1, 2]
-    server.shut_down(kernels[0])
-    assert [t.number for t in waiting(place)] == [2]
