@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpulab import config
-from gpulab.allocation.directory import find
+from gpulab.allocation.directory import LeaseDirectory, find
 from gpulab.allocation.guard import guard
 from gpulab.allocation.leases import HeldLease, live, take
 from gpulab.allocation.policy import Candidate, Request, choose, rank
@@ -120,8 +120,7 @@ def grant(request: Request, snapshot: Snapshot, settings: Settings, *, prefer: t
     directory = find(settings)
     bounds(snapshot.devices, settings)  # may ask CUDA, and remembers: not under the guard
     with guard(directory):
-        sweep(directory)
-        candidates = ranking(request, snapshot, live(directory, settings.names), settings)
+        candidates = ranking(request, snapshot, _tidied(directory, settings), settings)
         chosen = _chosen(candidates, request)
         held = take(
             directory,
@@ -142,12 +141,17 @@ def turn(ticket: HeldTicket, request: Request, snapshot: Snapshot, settings: Set
     with guard(ticket.directory):
         if not ticket.is_held():
             raise LeaseError("This request waits no longer: its place was given up; ask again.")
-        sweep(ticket.directory)
-        leases = live(ticket.directory, settings.names)
+        leases = _tidied(ticket.directory, settings)
         candidates = ranking(request, snapshot, leases, settings, ticket=ticket)
         chosen = _chosen(candidates, request)
         held = ticket.become_lease(_uuids(chosen))
     return _lease(held, chosen)
+
+
+def _tidied(directory: LeaseDirectory, settings: Settings) -> tuple[LeaseRecord, ...]:
+    """The live leases, after the dead files were removed. Call it under `guard`."""
+    leases = live(directory, settings.names)
+    return live(directory, settings.names) if sweep(directory, leases) else leases
 
 
 def ranking(

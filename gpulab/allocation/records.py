@@ -219,6 +219,12 @@ def _is_integer(value: object, limit: int) -> bool:
 
 def pid_namespace() -> int | None:
     """What tells apart two containers' process numbers."""
+    return _pid_namespace(os.getpid())
+
+
+@functools.lru_cache(1)
+def _pid_namespace(_pid: int) -> int | None:
+    """Remembered for this process: only a child may begin in another one."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

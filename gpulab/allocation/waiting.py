@@ -19,7 +19,7 @@ from gpulab.allocation.sweeping import sweep
 from gpulab.allocation.tickets import HeldTicket, draw, waiting
 from gpulab.allocation.watch import Standing, Watch
 from gpulab.config import Settings
-from gpulab.errors import ConfigError, LeaseError, NoFreeGpuError, NoGpuError
+from gpulab.errors import ConfigError, LeaseDirectoryError, LeaseError, NoFreeGpuError, NoGpuError
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import bounds
 from gpulab.units import format_duration
@@ -27,6 +27,7 @@ from gpulab.units import format_duration
 __all__ = ["Standing", "adopt_ticket", "attempt", "enqueue", "stand", "standing", "wait_for_grant"]
 
 _RELOAD_SECONDS = 2.0
+_PATIENCE_SECONDS = 60.0
 _MAX_WITHIN = 64
 _GONE = "This request waits no longer: its place was given up; ask again."
 
@@ -69,8 +70,14 @@ def attempt(
         return _granted(ticket)
     ticket.beat()
     watch = _watch(ticket, settings)
-    if not watch.is_due():
-        return None
+    try:
+        if not watch.is_due():
+            return None
+    except OSError as error:
+        raise LeaseDirectoryError(
+            f"The lease directory {ticket.directory.path} cannot be read any more ({error.strerror}); "
+            "run `gpulab doctor`."
+        ) from error
     with watch.looking():
         snapshot = look()
         try:
@@ -174,12 +181,17 @@ def _wait(
 ) -> Lease:
     watch = _watch(ticket, settings)
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    loaded = time.monotonic()
+    loaded = useful = time.monotonic()
     while True:
-        lease = attempt(ticket, request, settings, look)
+        lease, now = None, time.monotonic()
+        try:
+            lease = attempt(ticket, request, settings, look)
+            useful = now
+        except LeaseDirectoryError:
+            if now - useful > _PATIENCE_SECONDS:
+                raise  # a guard that was busy for a moment is no reason to lose one's place
         if lease is not None:
             return lease
-        now = time.monotonic()
         if now >= deadline:
             raise NoFreeGpuError(_expired(watch, seconds or 0))
         if tell is not None:

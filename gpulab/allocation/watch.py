@@ -21,8 +21,11 @@ _BEHIND_SECONDS = 10.0
 """After so long the GPUs are looked at though no claim has changed: colleagues without gpulab come and go."""
 _SETTLE_SECONDS = 0.1
 """The driver may list a lease's processes for a moment after its end: then the first look is too early."""
-_SHARE_OF_TIME = 150.0
-"""What takes t seconds is done again after 150 t at the earliest: a waiter costs below 1 % of a core."""
+_SHARE_OF_TIME = 250.0
+"""What takes t seconds is done again after 250 t at the earliest: a waiter costs below 1 % of a core."""
+_COUNT_SECONDS = 0.5
+_READ_SECONDS = 5.0
+"""Names are counted often; who of them is dead, or came before us by priority, is read less often."""
 _TICK_NS = 20_000_000
 """Directories are dated by a clock that ticks no faster: what changes within one tick looks unchanged."""
 
@@ -84,9 +87,11 @@ class Watch:
         self._ticket = ticket
         self._settings = settings
         self._leases = _Leases(ticket.directory)
-        self._ahead: list[str] = []
-        self._total = 1
-        self._counted, self._counting = -math.inf, 0.0
+        self._own = claim_name("ticket", ticket.id)
+        self._queue: list[str] = []
+        """The names of the tickets, this one's included, in the order in which they are served."""
+        self._counted = self._read_at = -math.inf
+        self._reading = 0.0
         self._tested, self._testing = -math.inf, 0.0
         self._looked, self._looking = -math.inf, 0.0
         self._settle = _SETTLE_SECONDS
@@ -96,7 +101,7 @@ class Watch:
 
     @property
     def standing(self) -> Standing:
-        return Standing((len(self._ahead) + 1, max(self._total, len(self._ahead) + 1)))
+        return Standing((len(self._ahead()) + 1, max(1, len(self._queue))))
 
     def is_due(self) -> bool:
         """Whether to look at the GPUs now."""
@@ -113,8 +118,9 @@ class Watch:
 
     def pause(self) -> float:
         """Seconds until the next question; a little random, so that many do not ask at once."""
-        calm = 0.02 if self._is_front else 0.1 if len(self._ahead) < 8 else 0.25
-        return max(calm, self._testing * _SHARE_OF_TIME) * random.uniform(0.8, 1.2)
+        calm = 0.02 if self._is_front else 0.1 if len(self._ahead()) < 8 else 0.25
+        most = 0.1 if self._is_front else 0.75  # well below what makes a ticket look unanswering
+        return min(most, max(calm, self._testing * _SHARE_OF_TIME)) * random.uniform(0.8, 1.2)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -139,33 +145,42 @@ class Watch:
             self._impossible_since = now
         return now - self._impossible_since >= _FRONT_SECONDS
 
+    def _ahead(self) -> list[str]:
+        return self._queue[: self._queue.index(self._own)] if self._own in self._queue else []
+
     def _count(self, now: float) -> None:
-        """Read the queue anew, as often as its length allows."""
-        if now - self._counted < max(0.5, self._counting * _SHARE_OF_TIME):
+        """Bring the queue up to date: by its names, and from time to time by what its tickets say."""
+        if now - self._counted < _COUNT_SECONDS:
             return
-        names = [claim_name("ticket", other.id) for other in waiting(self._ticket.directory, self._settings)]
-        own = claim_name("ticket", self._ticket.id)
-        self._ahead = names[: names.index(own)] if own in names else []
-        self._total = len(names)
-        self._counted = time.monotonic()
-        self._counting = self._counted - now
+        names = set(self._ticket.directory.names("ticket-"))
+        rest = max(
+            _READ_SECONDS if names.issubset(self._queue) else _COUNT_SECONDS, self._reading * _SHARE_OF_TIME
+        )
+        if now - self._read_at >= rest:
+            begun = time.thread_time()
+            tickets = waiting(self._ticket.directory, self._settings)
+            self._queue = [claim_name("ticket", other.id) for other in tickets]
+            self._read_at, self._reading = now, time.thread_time() - begun
+        else:
+            self._queue = [name for name in self._queue if name in names]
+        self._counted = now
 
     def _somebody_before(self) -> bool:
         """Whether one who is served before has a process that would take its turn; forgets who left."""
-        for name in list(self._ahead):
+        for name in self._ahead():
             answers = _answers(self._ticket.directory, name)
             if answers:
                 return True
             if answers is None:
-                self._ahead.remove(name)
-                self._total -= 1
+                self._queue.remove(name)
         return False
 
     def _test(self, now: float) -> None:
+        begun = time.thread_time()
         if self._leases.have_changed():
             self._changed, self._settle = True, _SETTLE_SECONDS
-        self._tested = time.monotonic()
-        self._testing = self._tested - now
+        self._tested = now
+        self._testing = time.thread_time() - begun
 
 
 def _answers(directory: LeaseDirectory, name: str) -> bool | None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,12 +49,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LeaseDirectory:
-    """A lease directory of the whole host, as root sets it up."""
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseDirectory]:
+    """A lease directory of the whole host, as root sets it up, where every account may look."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be several accounts")
-    for folder in (tmp_path, *tmp_path.parents[:-2]):
-        folder.chmod(0o755)
-    directory = set_up_host(str(tmp_path / "host"))
-    monkeypatch.setenv("GPULAB_LEASE_DIR", directory.path)
-    return directory
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
+        os.chmod(folder, 0o755)
+        directory = set_up_host(os.path.join(folder, "host"))
+        monkeypatch.setenv("GPULAB_LEASE_DIR", directory.path)
+        yield directory
