@@ -37,7 +37,11 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of each kernel")
     parser.add_argument("--memory", metavar="SIZE", help="a share of a GPU for each kernel, such as 8GiB")
     parser.add_argument("--exclusive", action="store_true", help="the whole GPU, also with --memory")
-    parser.add_argument("--on-full", choices=ON_FULL, help="what happens if no GPU is free")
+    parser.add_argument(
+        "--on-full",
+        choices=ON_FULL,
+        help="if no GPU is free: wait in the queue (default), start on the CPU, or do not start",
+    )
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
         "--from",

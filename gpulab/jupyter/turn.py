@@ -20,10 +20,9 @@ from gpulab.allocation.session import Lease
 from gpulab.allocation.tickets import HeldTicket
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, LeaseError, NoGpuError
-from gpulab.hardware.devices import Snapshot
-from gpulab.hardware.observe import observe
 from gpulab.jupyter.attendant import DONE, Attendant
 from gpulab.jupyter.share import attend_share
+from gpulab.jupyter.sight import Sight
 from gpulab.jupyter.wording import ownership, place, which_gpu
 
 __all__ = ["KEEP_SECONDS", "Turn", "begin", "cuda_has_started", "current", "last_words"]
@@ -65,6 +64,7 @@ class Turn:
         self._cuda_due = 0.0
         self._settings_due = time.monotonic() + _SETTINGS_EVERY
         self._greeted = False
+        self._sight = Sight(settings, self.request.detail)
         _introduce(ticket, settings)
         attendant.attend(self._look, every=_EVERY)
         attendant.before_cell(self._before_cell)
@@ -125,7 +125,7 @@ class Turn:
             if time.monotonic() >= self._settings_due:  # a GPU may have been drained since
                 self._settings = config.load()
                 self._settings_due = time.monotonic() + _SETTINGS_EVERY
-            self.lease = waiting.attempt(self.ticket, self.request, self._settings, self._observe)
+            self.lease = waiting.attempt(self.ticket, self.request, self._settings, self._sight)
         except GpulabError as error:
             if not self.ticket.is_held():
                 self._lose("this kernel's place in the queue was given up; `%gpu wait` takes a new one.")
@@ -214,9 +214,6 @@ class Turn:
             with contextlib.suppress(GpulabError):
                 _print(place(self.standing(), self.request))
         return DONE if self.ended else None
-
-    def _observe(self) -> Snapshot:
-        return observe(settings=self._settings, detail=self.request.detail)
 
 
 def begin(

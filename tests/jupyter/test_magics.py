@@ -154,3 +154,13 @@ def test_help_lists_every_command(session):
         *("--memory SIZE", "--priority NAME", "--wait SECONDS"),
     ):
         assert command in shown
+
+
+def test_limits_shows_every_framework_and_what_is_in_force(place, start):
+    place.spec("share", memory="4GiB")
+    with place.talk(start("share")) as session:
+        session.run("1")
+        shown = session.run("%gpu limits")
+        for framework in ("PyTorch", "TensorFlow", "JAX", "CuPy"):
+            assert framework in shown
+        assert "4.0 GiB" in shown
