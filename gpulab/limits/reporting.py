@@ -109,7 +109,7 @@ def _before_import(framework: Framework, cap: Cap | None) -> Outcome:
         return Outcome("not installed")
     if cap is None:
         return Outcome("not capped", remedy="Nothing is asked; take a share, or call gpulab.limit_memory.")
-    return Outcome("when imported", "hook")
+    return Outcome("when imported", "hook") if framework.takes_cap else Outcome("not capped")
 
 
 def _in_force(framework: Framework) -> int | None:
