@@ -16,8 +16,9 @@ def test_no_gpu_is_given_out_twice_and_nothing_is_left_behind() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     counts = {name: int(number) for number, name in re.findall(r"(\d+) (\w+)(?=,|$)", result.stdout.strip())}
     assert counts["granted"] > 50
+    assert counts["queued"] > 10
     assert counts["killed"] > 10
-    assert not {"violation", "error"} & counts.keys()
+    assert counts["violation"] == 0
 
 
 def test_the_checker_of_the_stress_sees_a_gpu_that_is_given_out_twice() -> None:
@@ -26,9 +27,10 @@ def test_the_checker_of_the_stress_sees_a_gpu_that_is_given_out_twice() -> None:
         "from benchmarks import stress\n"
         "from gpulab.allocation import grants\n"
         "grants._tidied = lambda *_: ()\n"
-        "raise SystemExit(stress.run(2, 12))\n"
+        "stress.run(2, 12)\n"
     )
     command = [sys.executable, "-c", blind]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert "violation" in result.stdout, result.stdout + result.stderr
-    assert result.returncode == 0  # run() is False
+    (violations,) = re.findall(r"(\d+) violation", result.stdout)
+    assert int(violations) > 0
+    assert result.stdout.startswith("OVER")
