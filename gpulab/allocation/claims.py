@@ -145,19 +145,24 @@ def examined(
 
 
 class _Seen:
-    """Which files have been looked at, and how many of each owner."""
+    """Which claims have been found, and how many files of each owner were looked at."""
 
     def __init__(self) -> None:
-        self._files: set[tuple[int, int]] = set()
+        self._claims: set[tuple[int, int]] = set()
         self._owners: dict[tuple[int, str], int] = {}
 
-    def is_new(self, status: os.stat_result, kind: str) -> bool:
-        """Whether this file is to be looked at, and note that it was."""
-        owner, file = (status.st_uid, kind), (status.st_dev, status.st_ino)
+    def may_look(self, status: os.stat_result, kind: str) -> bool:
+        """Whether the owner of this file has not had its share of attention; notes that it was looked at."""
+        owner = (status.st_uid, kind)
         self._owners[owner] = self._owners.get(owner, 0) + 1
-        if file in self._files or self._owners[owner] > MAX_FILES_PER_OWNER:
+        return self._owners[owner] <= MAX_FILES_PER_OWNER
+
+    def is_new(self, status: os.stat_result) -> bool:
+        """Whether the claim in this file was not found yet, under an earlier name of it."""
+        file = (status.st_dev, status.st_ino)
+        if file in self._claims:
             return False
-        self._files.add(file)
+        self._claims.add(file)
         return True
 
 
@@ -172,8 +177,10 @@ def _examine(
         return
     try:
         status = os.fstat(fd)
-        if seen.is_new(status, match[1]) and is_locked(fd):
-            record = read_record(fd, match[1], match[2], status.st_uid)
+        if not (seen.may_look(status, match[1]) and is_locked(fd)):
+            return
+        record = read_record(fd, match[1], match[2], status.st_uid)
+        if record is None or seen.is_new(status):
             yield name, None if record is None else named(read_note(directory, record, names), names)
     finally:
         os.close(fd)
