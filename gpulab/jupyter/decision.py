@@ -79,7 +79,7 @@ def decide(
     settings = None
     try:
         settings = config.load(environ)
-        return _granted_or_queued(options.request(settings), settings, prefer, queue)
+        return _granted_or_queued(options.request(settings), settings, environ, prefer=prefer, queue=queue)
     except Exception as error:  # noqa: BLE001 - whatever it is, the kernel must start
         return on_cpu(_told(error), settings)
 
@@ -88,7 +88,7 @@ def renewed(lease: Lease, environ: dict[str, str]) -> Decision:
     """For a restart with a lease that the kernel itself has taken when its turn had come."""
     try:
         settings = config.load(environ)
-        return _with_lease(_named(lease, settings), settings)
+        return _with_lease(_named(lease, settings), settings, environ)
     except Exception as error:  # noqa: BLE001 - whatever it is, the kernel must start
         return on_cpu(_told(error))._replace(lease=lease)
 
@@ -125,7 +125,7 @@ def resume(ticket: HeldTicket, environ: dict[str, str]) -> Decision | None:
 
         lease = waiting.attempt(ticket, request, settings, look)
         if lease is not None:
-            return _with_lease(lease, settings)
+            return _with_lease(lease, settings, environ)
         reason = "others wait before it."
     except Exception as error:  # noqa: BLE001 - whatever it is, the kernel must start
         reason = _told(error)
@@ -143,8 +143,9 @@ def granted(ticket: HeldTicket) -> Lease | None:
     return None
 
 
-def _with_lease(lease: Lease, settings: Settings) -> Decision:
-    return Decision(lease, None, lease.environment(settings))
+def _with_lease(lease: Lease, settings: Settings, environ: dict[str, str]) -> Decision:
+    """What the user's kernelspec says of a framework's memory stays as it is."""
+    return Decision(lease, None, lease.environment(settings, environ))
 
 
 def _with_ticket(ticket: HeldTicket, reason: str, settings: Settings | None) -> Decision:
@@ -169,10 +170,10 @@ def _told(error: Exception) -> str:
 
 
 def _granted_or_queued(
-    request: Request, settings: Settings, prefer: tuple[str, ...], queue: bool
+    request: Request, settings: Settings, environ: dict[str, str], *, prefer: tuple[str, ...], queue: bool
 ) -> Decision:
     try:
-        return _with_lease(_grant(request, settings, prefer), settings)
+        return _with_lease(_grant(request, settings, prefer), settings, environ)
     except NoFreeGpuError as error:
         if not queue:
             raise

@@ -248,7 +248,8 @@ class GpuProvisioner(LocalProvisioner):
         try:
             if self.pid is not None:
                 held.describe(pid=self.pid)
-            held.annotate(kernel_id=self.kernel_id or None, notebook=notebook)
+            readable = config.load().names == "full"
+            held.annotate(kernel_id=self.kernel_id or None, notebook=notebook, readable=readable)
         except (OSError, ValueError):
             self.log.warning("gpulab: lease %s could not be described", held.id, exc_info=True)
 
