@@ -113,10 +113,9 @@ def _waiting(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _owner(claim: LeaseRecord) -> dict[str, Any]:
-    """Its owner, as far as this process may know."""
-    if claim.alias is None:
-        return {"user": claim.user, "uid": claim.uid}
-    return {"user": None if claim.alias == HIDDEN else claim.alias, "uid": None}
+    """Its owner, by the name that this process may know; the number owns the file, which everybody sees."""
+    user = claim.user if claim.alias is None else None if claim.alias == HIDDEN else claim.alias
+    return {"user": user, "uid": claim.uid}
 
 
 def _device_entry(

@@ -70,8 +70,7 @@ def queue_lines(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def owner(entry: dict[str, Any]) -> str:
     """The owner of a claim, as far as the administrator lets it be told."""
-    uid = "another account" if entry["uid"] is None else f"uid {entry['uid']}"
-    return str(entry["user"] or uid)
+    return str(entry["user"] or f"uid {entry['uid']}")
 
 
 def _print_lease(lease: LeaseRecord, entry: dict[str, Any], places: dict[str, int]) -> None:

@@ -188,8 +188,8 @@ def _holder(lease: dict[str, Any], uuid: str, mine: Lease | None) -> str:
     share = f"{format_bytes(lease['memory_bytes'])} " if lease["mode"] == "shared" else ""
     where = os.path.basename(lease["notebook"]) if lease["notebook"] else f"process {lease['pid'] or 'n/a'}"
     clock = datetime.fromisoformat(lease["since"]).astimezone().strftime("%H:%M")
-    uid = "another account" if lease["uid"] is None else f"uid {lease['uid']}"
-    return f"{share}leased by {lease['user'] or uid} ({where}) since {clock}"
+    who = lease["user"] or f"uid {lease['uid']}"
+    return f"{share}leased by {who} ({where}) since {clock}"
 
 
 def _stranger(process: dict[str, Any]) -> str:

@@ -189,8 +189,8 @@ print(json.dumps([entry["user"], entry["uid"], entry["notebook"], record.who]), 
         == {
             None: ["root", 0, None, "root"],
             "full": ["root", 0, "/home/x/secret.ipynb", "root"],
-            "initials": ["r.", None, None, "r."],
-            "none": [None, None, None, "another account"],
+            "initials": ["r.", 0, None, "r."],
+            "none": [None, 0, None, "another account"],
         }[names]
     )
 

@@ -87,4 +87,5 @@ def test_an_account_without_a_name_is_shown_by_its_number(
     hidden_record = named(stranger, "none")
     monkeypatch.undo()
     hidden = lease_entry(hidden_record, Settings(lease_dir=str(tmp_path)))
-    assert (hidden["user"], hidden["uid"], hidden["notebook"], hidden["kernel_id"]) == (None,) * 4
+    assert (hidden["user"], hidden["notebook"], hidden["kernel_id"]) == (None,) * 3
+    assert hidden["uid"] == 54321
