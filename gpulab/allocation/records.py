@@ -5,7 +5,6 @@ It may be anybody's: what does not fit to the letter is no claim.
 
 import functools
 import json
-import math
 import os
 import re
 import time
@@ -35,7 +34,7 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}")
 _MAX_GPUS = 64
 _MAX_PID = 2**22
 _MAX_NUMBER = 2**53
-_CLOCK_SLACK = 86400.0
+_LAST_SECOND = 2.0**40
 
 
 class LeaseRecord(NamedTuple):
@@ -140,6 +139,7 @@ def _checked(text: dict[str, Any], claim_id: str, uid: int) -> LeaseRecord | Non
         and text["mode"] in ("exclusive", "shared")
         and text["priority"] in ("low", "normal", "high")
         and (memory is None or _is_integer(memory, 2**63))
+        and (text["mode"] == "exclusive" or memory is not None)
         and _is_integer(pid, _MAX_PID + 1)
         and (started is None or _is_integer(started, 2**63))
         and _is_time(since)
@@ -157,7 +157,7 @@ def _checked(text: dict[str, Any], claim_id: str, uid: int) -> LeaseRecord | Non
         user=_login(uid),
         pid=None if container else pid,
         pid_started=None if container else started,
-        since=float(since),
+        since=_past(since),
         container=container,
     )
 
@@ -167,7 +167,7 @@ def _as_lease(record: LeaseRecord, text: dict[str, Any]) -> LeaseRecord | None:
     if not gpus or not _are_uuids(gpus) or not (idle_since is None or _is_time(idle_since)):
         return None
     return record._replace(
-        gpus=tuple(gpus), count=len(gpus), idle_since=None if idle_since is None else float(idle_since)
+        gpus=tuple(gpus), count=len(gpus), idle_since=None if idle_since is None else _past(idle_since)
     )
 
 
@@ -201,16 +201,17 @@ def _are_uuids(value: object) -> bool:
         isinstance(value, list)
         and len(value) <= _MAX_GPUS
         and all(isinstance(uuid, str) and _UUID.fullmatch(uuid) for uuid in value)
+        and len(set(value)) == len(value)
     )
 
 
 def _is_time(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and 0 <= value <= time.time() + _CLOCK_SLACK
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LAST_SECOND
+
+
+def _past(seconds: float) -> float:
+    """Not ahead of our clock: where that was set back, what was written before is a claim all the same."""
+    return min(float(seconds), time.time())
 
 
 def _is_integer(value: object, limit: int) -> bool:

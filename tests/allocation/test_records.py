@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import pytest
 
@@ -48,6 +49,8 @@ HOSTILE = {
     "a pid of many digits": lying(pid=10**3000),
     "no pid": lying(pid=-1),
     "no GPU": lying(gpus=[]),
+    "one GPU sixty-four times": lying(gpus=[GPU] * 64),
+    "a share of no size": lying(mode="shared"),
     "idle at the end of time": lying(idle_since=1e300),
     "idle since a text": lying(idle_since="long"),
 }
@@ -62,6 +65,15 @@ def test_the_text_that_the_hostile_ones_change_is_a_lease() -> None:
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_does_not_fit_to_the_letter_is_no_lease(content: bytes) -> None:
     assert decode(content, ID, 0) is None
+
+
+def test_a_claim_from_before_the_clock_was_set_back_is_still_one_and_dated_now() -> None:
+    ahead = time.time() + 10 * 86400
+    before = time.time()
+    record = decode(lying(since=ahead, idle_since=ahead), ID, 0)
+    assert record is not None
+    assert before <= record.since <= time.time()
+    assert before <= (record.idle_since or 0.0) <= time.time()
 
 
 def test_what_is_written_is_read_again_and_always_has_one_length() -> None:
@@ -110,6 +122,8 @@ def test_the_files_name_tells_whether_it_waits_and_not_the_text() -> None:
         {"within": "GPU-x"},
         {"within": ["GPU-\x1b[31m"]},
         {"within": [GPU] * 65},
+        {"within": [GPU] * 2},
+        {"mode": "shared", "memory_bytes": None},
         {"policy": "\x1b[31m"},
         {"policy": "x" * 101},
         {"policy": 1},
