@@ -107,11 +107,11 @@ def write_claim(directory: LeaseDirectory, kind: str, record: LeaseRecord) -> in
     """Write and lock the file of a new claim; return its descriptor. Raises LeaseError."""
     temporary = os.path.join(directory.path, f".new-{record.id}")
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o644)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
         try:
-            os.fchmod(fd, 0o644)  # whatever the umask: others must be able to test the lock
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others may open it, and take the lock
             os.pwrite(fd, encode(record), 0)
+            os.fchmod(fd, 0o644)  # whatever the umask: others must be able to test the lock
             os.rename(temporary, os.path.join(directory.path, claim_name(kind, record.id)))
         except BaseException:
             os.close(fd)

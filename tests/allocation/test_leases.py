@@ -177,6 +177,24 @@ def test_a_name_that_is_no_leases_never_reaches_anybody(directory: LeaseDirector
         assert leases.live(directory) == ()
 
 
+def test_nobody_else_can_open_a_claim_before_it_is_locked(
+    directory: LeaseDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever could would take the lock first, and each new lease would fail."""
+    before: list[int] = []
+
+    def flock(fd: int, operation: int, lock: Callable[[int, int], None] = fcntl.flock) -> None:
+        if operation & fcntl.LOCK_EX and "/.new-" in os.readlink(f"/proc/self/fd/{fd}"):
+            before.append(os.fstat(fd).st_mode & 0o777)
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = take(directory)
+    assert before == [0o600]
+    assert os.stat(held.path).st_mode & 0o777 == 0o644
+    held.give_up()
+
+
 def test_links_and_fifos_are_passed_over(directory: LeaseDirectory, tmp_path: Path) -> None:
     os.mkfifo(Path(directory.path) / "lease-fifo")
     (Path(directory.path) / "lease-link").symlink_to("/etc/passwd")
