@@ -59,7 +59,9 @@ def is_there(keeper: Keeper) -> bool:
 def since(fd: int) -> float:
     """When the claim was taken, as its text says, in seconds since the epoch; 0 if it does not say."""
     found = _text(fd).get("since")
-    return float(found) if isinstance(found, int | float) else 0.0
+    with contextlib.suppress(OverflowError):
+        return float(found) if isinstance(found, int | float) else 0.0
+    return 0.0
 
 
 def _text(fd: int) -> dict[str, object]:

@@ -151,7 +151,9 @@ class _Ending:
         """A lease that is only just taken may name the server that takes it for a kernel."""
         if keeper.role == SHARER or keeper[:2] in self.sharers:
             return False
-        return keeper.of_lease or keeper.role == HEIR or time.time() - since(self.fd) > _NEW_SECONDS
+        # What says to have been taken after now is as old as it may be: the clock was set back, or it lies.
+        is_new = 0 <= time.time() - since(self.fd) <= _NEW_SECONDS
+        return keeper.of_lease or keeper.role == HEIR or not is_new
 
     def _turn_to(self, target: Keeper | None) -> None:
         self.target, self.since, self.sent, self.turns = target, time.monotonic(), [], self.turns + 1

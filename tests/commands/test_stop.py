@@ -17,6 +17,7 @@ import pytest
 from gpulab import config
 from gpulab.allocation import stopping
 from gpulab.allocation.directory import LeaseDirectory, find
+from gpulab.allocation.records import pid_namespace
 
 from .administered import first_line, gone
 from .conftest import Run, Start
@@ -190,6 +191,37 @@ def test_a_lease_that_names_a_stranger_gets_no_stranger_signalled(
         for process in (stranger, liar):
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("ahead", [3600, 10**400], ids=["an hour", "no time at all"])
+def test_a_holder_dated_after_now_is_ended_all_the_same(tmp_path: Path, gpulab: Run, ahead: int) -> None:
+    """As after the clock was set back, or from one who would rather not be stopped."""
+    path = tmp_path / "leases" / "lease-0000abcd"
+    text = {
+        "version": 1,
+        "id": "0000abcd",
+        "gpus": ["GPU-1"],
+        "mode": "exclusive",
+        "memory_bytes": None,
+        "priority": "normal",
+        "pid_started": None,
+        "pid_namespace": pid_namespace(),
+    }
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(path), "{}"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        first_line(holder)
+        dated = json.dumps({**text, "pid": holder.pid, "since": int(time.time()) + ahead})
+        path.write_bytes(dated.encode().ljust(4096))
+        fd = os.open(path, os.O_RDONLY)
+        outcome = stopping.stop(find(config.load()), "0000abcd", fd, sentence="end it", grace=0.3)
+        os.close(fd)
+        assert outcome.ended
+        assert holder.wait(10) == -signal.SIGTERM
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_a_later_process_of_the_same_number_is_not_signalled() -> None:
