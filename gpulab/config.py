@@ -64,6 +64,8 @@ _RULES = (
 )
 """The administrator's rules that an account may tighten for itself."""
 
+_MAX_POLICY = 100
+"""A ticket's text tells it to others, and they refuse what is longer, or no plain text."""
 _OUTER_MASK, _OUTER_ORDER = "GPULAB_OUTER_MASK", "GPULAB_OUTER_ORDER"
 _WITHIN = ">"
 
@@ -97,7 +99,8 @@ def drained_file() -> str:
 def is_policy(name: str) -> bool:
     """Whether a text names a policy."""
     kind, _, which = name.partition(":")
-    return name in POLICIES or (kind in ("uuid", "name") and bool(which.strip()))
+    names = kind in ("uuid", "name") and bool(which.strip())
+    return name in POLICIES or (names and name.isprintable() and len(name) <= _MAX_POLICY)
 
 
 def may_raise_priority(uid: int, settings: Settings) -> bool:

@@ -72,7 +72,7 @@ class Lease:
 
         variables = {
             **limits.variables(self.memory_bytes, self.total_bytes, environ),
-            **config.masked(",".join(self.gpus), config.load() if settings is None else settings),
+            **config.masked(",".join(self.gpus), config.unruled() if settings is None else settings),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "GPULAB_LEASE": self.id,
         }

@@ -77,8 +77,12 @@ def acquire(
     with _acquiring:
         _refuse_second_start()
         lease = wait_for_grant(request, settings, _observer(request, settings), seconds)
-        _note(lease, settings)
-        attach(lease)
+        try:
+            _note(lease, settings)
+            attach(lease)
+        except BaseException:  # also Ctrl-C: what the caller never got, nobody could give back
+            _take_back(lease)
+            raise
     return lease
 
 
@@ -106,7 +110,7 @@ def detach(lease: Lease) -> None:
     if _current is lease:
         _set_current(None)
         _without_former_limits()
-        empty = config.masked("", config.load())
+        empty = config.masked("", config.unruled())  # also while a file cannot be read
         config.export({**dict.fromkeys(config.LEASE_VARIABLES), **empty})
 
 
@@ -118,6 +122,13 @@ def _without_former_limits() -> dict[str, str]:
     kept = limits.without_limits(before)
     config.export(dict.fromkeys(set(before) - set(kept)))
     return kept
+
+
+def _take_back(lease: Lease) -> None:
+    if lease.held is not None:
+        lease.held.give_up()
+    _set_current(lease)
+    detach(lease)
 
 
 def _note(lease: Lease, settings: Settings) -> None:

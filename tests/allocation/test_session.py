@@ -295,12 +295,44 @@ def test_ctrl_c_leaves_the_queue_and_a_later_call_may_wait_again() -> None:
     held.held.give_up()
 
 
+def test_ctrl_c_just_after_the_turn_has_come_leaves_no_lease_that_nobody_can_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpulab import limits
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as now:
+        now.setattr(limits, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gpulab.acquire()
+    assert gpulab.current() is None
+    assert live_leases(config.load()) == ()
+    assert gpulab.acquire().is_held()
+
+
+def test_a_file_that_breaks_meanwhile_neither_costs_the_turn_nor_keeps_the_lease(tmp_path: Path) -> None:
+    lease = gpulab.acquire()
+    broken = tmp_path / "config" / "gpulab" / "config.toml"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("devices = [")
+    assert lease.environment()["CUDA_VISIBLE_DEVICES"] == lease.gpus[0]
+    assert lease.held is not None
+    lease.held.give_up()
+    session.detach(lease)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    broken.unlink()
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "sentence"),
     [
         ({"gpus": 3}, NoGpuError, "this machine has 2 to hand out; ask for at most 2"),
         ({"memory": "8Gigs"}, RequestError, "'8Gigs' is not a size"),
         ({"policy": "best"}, RequestError, "There is no policy 'best'"),
+        ({"policy": "name:\tH100"}, RequestError, r"There is no policy 'name:\\tH100'"),
+        ({"policy": "name:" + 100 * " " + "H100"}, RequestError, "There is no policy"),
         ({"wait": "soon"}, RequestError, "'soon' is not a duration"),
         ({"wait": -1}, RequestError, "A duration cannot be"),
     ],
