@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpulab.allocation.holders import Lineage
-from gpulab.allocation.obstacles import closed, is_beyond
+from gpulab.allocation.obstacles import closed, is_beyond, is_named
 from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
 from gpulab.hardware.devices import UNLISTED_FRACTION, Device, Process, Snapshot
@@ -146,6 +146,7 @@ def occupancies(snapshot: Snapshot, leases: Iterable[LeaseRecord], rules: Settin
     _relate(places)
     # Where process numbers are another machine's, a process that we cannot see may be a lease's own.
     lineage = Lineage(sees_all=snapshot.simulated or sees_host_processes())
+    rules = _meant(snapshot, rules)
     parents = {place.device.parent_uuid for place in places}
     for place in places:
         place.closed = closed(place.device, rules, is_parent=place.device.uuid in parents)
@@ -153,6 +154,14 @@ def occupancies(snapshot: Snapshot, leases: Iterable[LeaseRecord], rules: Settin
         if not place.closed and not place.exclusive:
             _find_strangers(place, lineage)
     return places
+
+
+def _meant(snapshot: Snapshot, rules: Settings) -> Settings:
+    """The rules for this machine: a list of the real one's devices is not meant for a simulated one."""
+    if not (snapshot.simulated and rules.devices):
+        return rules
+    named = any(is_named(device, rules.devices) for device in snapshot.devices)
+    return rules if named else rules._replace(devices=None)
 
 
 def _capacity(device: Device) -> int:

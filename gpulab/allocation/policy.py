@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 
 from gpulab.allocation.candidates import Candidate, explain, reasons
+from gpulab.allocation.naming import shown_login
 from gpulab.allocation.obstacles import is_named, obstacle
 from gpulab.allocation.occupancy import CONTEXT_RESERVE_BYTES, Occupancy, Want, occupancies
 from gpulab.allocation.queue import gpus_held, suppose
@@ -62,7 +63,7 @@ def rank(
     live = frozenset(lease.id for lease in leases)
     candidates = []
     for now, then in zip(places, later, strict=True):
-        verdict, reason = _judge(now, want, quota, live)
+        verdict, reason = _judge(now, want, quota, live, rules.names)
         if verdict == "free" and waits_for_own:
             verdict, reason = "kept", "kept until requests of yours that wait longer are served"
         elif verdict == "free" and (then.is_barred(want) or not then.fits(want)):
@@ -145,7 +146,9 @@ def _quota(
     return f"you hold {count} ({own}) and the administrator allows each user {rules.max_gpus_per_user}"
 
 
-def _judge(place: Occupancy, want: Want, quota: str | None, live: frozenset[str]) -> tuple[str, str]:
+def _judge(
+    place: Occupancy, want: Want, quota: str | None, live: frozenset[str], names: str | None
+) -> tuple[str, str]:
     """The verdict on a device as the machine is now, and the reason."""
     never = obstacle(place, want)
     if never is not None:
@@ -153,11 +156,11 @@ def _judge(place: Occupancy, want: Want, quota: str | None, live: frozenset[str]
     if quota is not None:
         return "quota", quota
     if not place.fits(want):
-        return "taken", _taken(place, want, live)
+        return "taken", _taken(place, want, live, names)
     return "free", words(place, want)
 
 
-def _taken(place: Occupancy, want: Want, live: frozenset[str]) -> str:
+def _taken(place: Occupancy, want: Want, live: frozenset[str], names: str | None) -> str:
     """Why this device cannot serve the request now."""
     blocking = [
         lease for lease in place.holders if lease.mode == "exclusive" or want.exclusive or place.single
@@ -167,7 +170,7 @@ def _taken(place: Occupancy, want: Want, live: frozenset[str]) -> str:
         shared = place.single and not want.exclusive and not place.exclusive
         return f"{said}, and its compute mode admits one process" if shared else said
     if want.exclusive or place.single:
-        return _strangers(place, live)
+        return _strangers(place, live, names)
     return f"{format_bytes(max(0, place.left))} of it is left to share"
 
 
@@ -178,7 +181,7 @@ def _holder(lease: LeaseRecord) -> str:
     return f"leased by {lease.who}{pid} since {clock}"
 
 
-def _strangers(place: Occupancy, live: frozenset[str]) -> str:
+def _strangers(place: Occupancy, live: frozenset[str], names: str | None) -> str:
     """Who computes on an unleased device: colleagues without gpulab, or orphans of killed kernels."""
     device = place.device
     if device.processes is None:
@@ -189,7 +192,8 @@ def _strangers(place: Occupancy, live: frozenset[str]) -> str:
         return f"{format_bytes(device.unlisted_bytes)} {held}"
     first = computing[0]
     others = f" and {len(computing) - 1} more" if len(computing) > 1 else ""
-    who = f"{first.command or 'a process'} (process {first.pid} of {first.user or 'another namespace'})"
+    whose = shown_login(first.user, names) or "another namespace"
+    who = f"{first.command or 'a process'} (process {first.pid} of {whose})"
     left_by = lease_in_environment(first.pid) if first.user is not None else None
     if left_by is not None and left_by not in live:
         return (

@@ -17,7 +17,7 @@ def check_rules(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     """Rules that name what is not there, contradict each other, or do nothing."""
     found = [*_priority(settings), *_sizes(settings), *_idle(settings)]
     if snapshot.driver.ok:
-        found += [*_devices(snapshot.devices, settings), *_drained(snapshot.devices, settings)]
+        found += [*_devices(snapshot, settings), *_drained(snapshot.devices, settings)]
     for sentence in config.overruled():
         found.append(Finding("settings", "note", f"your own {sentence}"))
     if not found and os.path.exists(config.ADMIN_FILE):
@@ -25,11 +25,14 @@ def check_rules(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     yield from found
 
 
-def _devices(devices: tuple[Device, ...], settings: Settings) -> Iterator[Finding]:
+def _devices(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     if settings.devices is None:
         return
-    lost = [entry for entry in settings.devices if not _named(entry, devices)]
-    if len(lost) == len(settings.devices):
+    lost = [entry for entry in settings.devices if not _named(entry, snapshot.devices)]
+    if lost and snapshot.simulated and len(lost) == len(settings.devices):
+        message = "devices names none of this simulated machine's, so all of them are handed out"
+        yield Finding("rules", "note", message)
+    elif len(lost) == len(settings.devices):
         message = "devices names no device of this machine, so none is handed out; correct it."
         yield Finding("rules", "fail", message)
     elif lost:

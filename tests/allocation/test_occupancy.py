@@ -183,6 +183,25 @@ def test_the_administrator_decides_which_devices_are_handed_out(machine: Machine
     assert not any(c.usable for c in rank(two, (), Request(), Settings(devices=())))
 
 
+def test_a_list_of_the_real_machines_devices_does_not_close_a_simulated_one(machine: Machine) -> None:
+    two = machine(devices=[{"profile": "h100"}] * 2)
+    real = Settings(devices=("GPU-ffffffff", "MIG-eeeeeeee"))
+    assert all(c.fits for c in rank(two, (), Request(), real))
+    assert not any(c.usable for c in rank(two._replace(simulated=False), (), Request(), real))
+
+
+def test_a_colleagues_login_is_told_as_the_administrator_says(
+    machine: Machine, child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = machine(processes=[{"gpu": 0, "pid": child(), "memory": "1GiB"}])
+    gpu = taken.devices[0]
+    strangers = tuple(process._replace(user="carol") for process in gpu.processes or ())
+    theirs = taken._replace(devices=(gpu._replace(processes=strangers),))
+    assert "of carol)" in only(theirs, Request()).reason
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # root is told all
+    assert "of another account)" in only(theirs, Request(), names="none").reason
+
+
 def test_a_gpu_larger_than_a_lease_may_be_is_shared_and_not_given_whole(machine: Machine) -> None:
     both = machine(devices=[{"profile": "h100"}, {"profile": "l4"}])
     rules = Settings(max_memory_per_lease=24 * GIB)

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.commands.rule_checks import check_rules
+from gpulab.config import Settings
+from gpulab.hardware.devices import Device, DriverState, Snapshot
+
 from . import administered
 from .conftest import Run
 
@@ -180,11 +184,17 @@ def test_rules_that_cannot_be_kept_are_found_and_good_ones_are_called_good(tmp_p
     for state, what in [
         ("note", "which this machine does not know, so nobody but root may ask for priority high"),
         ("note", "drained names GPU-ffffffff, of which this machine has none now"),
-        ("fail", "devices names no device of this machine"),
+        ("note", "devices names none of this simulated machine's"),
         ("note", "default_memory is more than max_memory_per_lease"),
         ("note", "without idle_after or max_lease_age nobody is idle"),
     ]:
         assert any(entry[0] == state and what in entry[1] for entry in found), (what, found)
+
+
+def test_a_list_that_names_no_device_of_a_real_machine_is_a_failure() -> None:
+    real = Snapshot(0.0, DriverState(), (Device(0, "GPU-1", name="T4"),))
+    found = list(check_rules(real, Settings(devices=("GPU-ffffffff",))))
+    assert ("fail", True) in [(f.state, "names no device of this machine" in f.message) for f in found]
 
 
 def test_rules_that_are_refused_hide_no_other_finding(tmp_path: Path) -> None:
