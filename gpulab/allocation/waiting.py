@@ -27,7 +27,9 @@ from gpulab.units import format_duration
 __all__ = ["Standing", "adopt_ticket", "attempt", "enqueue", "stand", "standing", "wait_for_grant"]
 
 _RELOAD_SECONDS = 2.0
+_REFUSED_SECONDS = 2.0
 _PATIENCE_SECONDS = 60.0
+"""For a driver that restarts or hangs, or a guard that is held: no reason to lose one's place at once."""
 _MAX_WITHIN = 64
 _GONE = "This request waits no longer: its place was given up; ask again."
 
@@ -64,7 +66,8 @@ def attempt(
     if something has changed since the last call, or after a while.
 
     Raises NoGpuError once this machine has for two seconds been unable ever to serve it (a GPU was
-    drained or lost), LeaseError if its place was given up, LeaseDirectoryError, RequestError.
+    drained or lost), or its driver has failed for a minute; LeaseError if its place was given up;
+    LeaseDirectoryError; RequestError.
     """
     if not ticket.is_held():
         return _granted(ticket)
@@ -86,9 +89,10 @@ def attempt(
             return turn(ticket, request.applied(settings), snapshot, settings)
         except NoFreeGpuError as error:
             watch.served_not(str(error))
-        except NoGpuError:
-            if watch.is_impossible():
+        except NoGpuError as error:
+            if watch.is_impossible(_REFUSED_SECONDS if snapshot.driver.ok else _PATIENCE_SECONDS):
                 raise
+            watch.reason = str(error)
     return None
 
 
@@ -189,7 +193,7 @@ def _wait(
             useful = now
         except LeaseDirectoryError:
             if now - useful > _PATIENCE_SECONDS:
-                raise  # a guard that was busy for a moment is no reason to lose one's place
+                raise
         if lease is not None:
             return lease
         if now >= deadline:

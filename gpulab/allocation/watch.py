@@ -138,12 +138,12 @@ class Watch:
         """Note why the look led to nothing."""
         self.reason, self._impossible_since = reason, None
 
-    def is_impossible(self) -> bool:
-        """Whether the machine has refused it for good: not for a moment only, as when a driver restarts."""
+    def is_impossible(self, after: float) -> bool:
+        """Whether the machine has refused it for good: for `after` seconds, and not for a moment only."""
         now = time.monotonic()
         if self._impossible_since is None:
             self._impossible_since = now
-        return now - self._impossible_since >= _FRONT_SECONDS
+        return now - self._impossible_since >= after
 
     def _ahead(self) -> list[str]:
         return self._queue[: self._queue.index(self._own)] if self._own in self._queue else []

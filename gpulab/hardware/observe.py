@@ -85,7 +85,9 @@ def answer() -> None:
     """What the child does: one snapshot as JSON on standard output, then an end that no thread delays."""
     from gpulab.hardware import nvml
 
-    found = nvml.snapshot(detail=sys.argv[3], timeout=float(sys.argv[2]))
+    # The rules are its caller's affair: a file of theirs that is being edited is no failing driver.
+    settings = config.unruled()
+    found = nvml.snapshot(detail=sys.argv[3], timeout=float(sys.argv[2]), settings=settings)
     sys.stdout.write("\n" + json.dumps(found.to_dict(), separators=(",", ":")))
     sys.stdout.flush()
     os._exit(0)

@@ -19,7 +19,7 @@ from gpulab.allocation.notes import annotate
 from gpulab.allocation.session import Lease
 from gpulab.allocation.tickets import HeldTicket
 from gpulab.config import Settings
-from gpulab.errors import GpulabError, LeaseError, NoGpuError
+from gpulab.errors import ConfigError, GpulabError, LeaseError, NoGpuError
 from gpulab.jupyter.attendant import DONE, Attendant
 from gpulab.jupyter.share import attend_share
 from gpulab.jupyter.sight import Sight
@@ -123,8 +123,9 @@ class Turn:
     def _try(self) -> None:
         try:
             if time.monotonic() >= self._settings_due:  # a GPU may have been drained since
-                self._settings = config.load()
                 self._settings_due = time.monotonic() + _SETTINGS_EVERY
+                with contextlib.suppress(ConfigError):  # a file that is being edited
+                    self._settings = config.load()
             self.lease = waiting.attempt(self.ticket, self.request, self._settings, self._sight)
         except GpulabError as error:
             if not self.ticket.is_held():

@@ -20,7 +20,7 @@ from gpulab.allocation.tickets import HeldTicket
 from gpulab.config import Settings
 from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError, RequestError
 from gpulab.hardware import nvml
-from gpulab.hardware.devices import Snapshot
+from gpulab.hardware.devices import DriverState, Snapshot
 
 from .conftest import Script
 
@@ -222,6 +222,23 @@ def test_a_request_that_becomes_impossible_is_told(settings: Settings, full: Lea
         served(ticket, settings, Look(), within=20)
     assert ticket.is_held()
     ticket.give_up()
+
+
+def test_a_driver_that_fails_for_a_moment_costs_no_place_and_is_told(
+    settings: Settings, full: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_REFUSED_SECONDS", 0.0)
+    answers = iter([Snapshot(0.0, DriverState("unresponsive", message="The driver hangs."), ())] * 2)
+    look, told = Look(), list[str]()
+    ticket = waiting.enqueue(Request(), settings)
+    free(full)
+
+    def see() -> Snapshot:
+        return next(answers, None) or look()
+
+    lease = waiting.stand(ticket, Request(), settings, see, tell=lambda _, reason: told.append(reason))
+    assert "The driver hangs." in told
+    free(lease)
 
 
 def test_a_gpu_that_is_drained_meanwhile_is_told_to_one_who_waits(settings: Settings, full: Lease) -> None:

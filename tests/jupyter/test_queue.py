@@ -7,13 +7,19 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from jupyter_client.kernelspec import KernelSpec
 from nbclient import NotebookClient
 
+from gpulab import config
 from gpulab.allocation import leases, tickets
+from gpulab.allocation import waiting as waiting_for
+from gpulab.allocation.policy import Request
+from gpulab.jupyter import turn
+from gpulab.jupyter.attendant import Attendant
 from gpulab.jupyter.provisioner import GpuProvisioner
 
 FIRST = (
@@ -306,6 +312,26 @@ def test_an_interrupt_ends_the_waiting_and_keeps_the_place(place, start, holder,
         until_told(session, "your turn has come")
         session.run("1")
         assert session.mask() == one_gpu
+
+
+def test_rules_that_are_being_edited_do_not_keep_a_kernel_from_its_turn(place, holder, one_gpu, monkeypatch):
+    monkeypatch.setattr(turn, "_SETTINGS_EVERY", 0.0)
+    settings = config.load()
+    shell = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
+    attendant = Attendant(shell)
+    broken = os.path.join(os.environ["XDG_CONFIG_HOME"], "gpulab", "config.toml")
+    os.makedirs(os.path.dirname(broken))
+    begun = turn.begin(waiting_for.enqueue(Request(), settings), settings, attendant)
+    try:
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write("devices = [")
+        holder.give_up()
+        assert begun.news.wait(15)
+        assert begun.lease is not None
+        assert begun.lease.gpus == (one_gpu,)
+    finally:
+        begun.give_up()
+        os.unlink(broken)
 
 
 def test_release_leaves_the_queue_and_wait_takes_a_new_place_with_its_options(place, start, holder):
