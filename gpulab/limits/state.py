@@ -32,8 +32,8 @@ NOTHING = Cap()
 _asked: Cap | None = None
 
 
-def ask(cap: Cap) -> None:
-    """Replace what is asked; the frameworks follow when they are told to."""
+def ask(cap: Cap | None) -> None:
+    """Replace what is asked, None for nothing; the frameworks follow when they are told to."""
     global _asked  # noqa: PLW0603 - one wish per process, and this module is its home
     _asked = cap
 
