@@ -96,9 +96,9 @@ def attempt(
     return None
 
 
-def _watch(ticket: HeldTicket, settings: Settings) -> Watch:
+def _watch(ticket: HeldTicket, settings: Settings, reason: str = "") -> Watch:
     if not isinstance(ticket.watch, Watch):
-        ticket.watch = Watch(ticket, settings)
+        ticket.watch = Watch(ticket, settings, reason)
     return ticket.watch
 
 
@@ -149,9 +149,9 @@ def wait_for_grant(
     except NoFreeGpuError as error:
         if seconds is not None and seconds <= 0:
             raise
-        ticket = enqueue(request, settings, snapshot)
-        ticket.watch = Watch(ticket, settings, str(error))
-    return stand(ticket, request, settings, look, seconds=seconds, tell=tell)
+        reason = str(error)
+    ticket = enqueue(request, settings, snapshot)
+    return stand(ticket, request, settings, look, seconds=seconds, tell=tell, reason=reason)
 
 
 def stand(
@@ -162,12 +162,14 @@ def stand(
     *,
     seconds: float | None = None,
     tell: Callable[[Standing, str], None] | None = None,
+    reason: str = "",
 ) -> Lease:
     """Wait with a ticket until it becomes a lease; it is given up if anything else comes of it.
 
-    Parameters and errors as in `wait_for_grant`.
+    `reason` says why it was not served so far. The other parameters and errors are as in `wait_for_grant`.
     """
     try:
+        _watch(ticket, settings, reason)
         return _wait(ticket, request, settings, look, seconds=seconds, tell=tell)
     except BaseException:  # also Ctrl-C: whoever is gone must not keep a place, nor what it was just given
         (ticket.lease or ticket).give_up()

@@ -13,7 +13,6 @@ from gpulab.allocation.leases import live_leases
 from gpulab.allocation.policy import Request
 from gpulab.allocation.session import Lease
 from gpulab.allocation.waiting import Standing, enqueue, stand
-from gpulab.allocation.watch import Watch
 from gpulab.config import Settings
 from gpulab.hardware.devices import Snapshot
 from gpulab.units import format_bytes, format_duration
@@ -38,16 +37,15 @@ def wait(
     `snapshot` and `reason` are of the first try, which failed. Raises what `waiting.stand` raises.
     """
     ticket = enqueue(request, settings, snapshot)
-    ticket.watch = Watch(ticket, settings, reason)
     asked = request.applied(settings)
     view: _Lines | _Picture
     with _ended_by_signals():
         console = _terminal()
         if console is None:
             view = _Lines(asked, seconds)
-            return stand(ticket, request, settings, look, seconds=seconds, tell=view.tell)
+            return stand(ticket, request, settings, look, seconds=seconds, tell=view.tell, reason=reason)
         with _Picture(console, asked, snapshot, settings) as view:
-            return stand(ticket, request, settings, look, seconds=seconds, tell=view.tell)
+            return stand(ticket, request, settings, look, seconds=seconds, tell=view.tell, reason=reason)
 
 
 def what(request: Request) -> str:

@@ -183,6 +183,18 @@ def test_a_waiter_that_is_interrupted_leaves_no_ticket(
     assert find(settings).names("ticket-") == []
 
 
+def test_a_waiter_interrupted_before_its_first_look_leaves_no_ticket(
+    settings: Settings, full: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(waiting.Watch, "__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        waiting.wait_for_grant(Request(), settings, Look(), None)
+    assert find(settings).names("ticket-") == []
+
+
 def test_a_limit_is_kept_and_its_end_says_the_place(settings: Settings, full: Lease) -> None:
     before = waiting.enqueue(Request(), settings)
     with pytest.raises(NoFreeGpuError, match=r"After 300 ms of waiting, at place 2 of 2: 1 GPU was asked"):
