@@ -47,6 +47,8 @@ def parse_bytes(value: int | str) -> int:
     Raises RequestError for anything else, and for a size that is not positive.
     """
     size = _parse(value, _BYTES, "8GiB", "a size") if isinstance(value, str) else value
+    if not hasattr(size, "__float__"):  # NumPy's numbers are welcome
+        raise RequestError(f"{value!r} is not a size; write for example 8GiB.")
     if not 1 <= size < math.inf:
         raise RequestError(f"A size must be positive and finite, not {value!r}; write for example 8GiB.")
     if size >= 2**63:
@@ -58,6 +60,8 @@ def parse_duration(value: float | str) -> float:
     """Read a duration in seconds: `90`, `90s`, `15m`, `1h`, `2d`. Raises RequestError."""
     if isinstance(value, str):
         return _parse(value, _SECONDS, "90s or 15m", "a duration")
+    if not hasattr(value, "__float__"):
+        raise RequestError(f"{value!r} is not a duration; write for example 90s or 15m.")
     if not 0 <= value < math.inf:
         wrong = "negative" if value < 0 else "without an end"
         raise RequestError(f"A duration cannot be {wrong}, as {value!r} is; write for example 90s.")

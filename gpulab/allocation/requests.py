@@ -40,9 +40,9 @@ class Request(NamedTuple):
 
     def checked(self) -> "Request":
         """Return self. Raises RequestError for what no machine could serve."""
-        if self.gpus < 1:
-            raise RequestError(f"{self.gpus} GPUs cannot be handed out; ask for one or more.")
-        if not config.is_policy(self.policy):
+        if not isinstance(self.gpus, int) or isinstance(self.gpus, bool) or self.gpus < 1:
+            raise RequestError(f"{self.gpus!r} GPUs cannot be handed out; ask for one or more.")
+        if not (isinstance(self.policy, str) and config.is_policy(self.policy)):
             known = ", ".join(POLICIES)
             raise RequestError(
                 f"There is no policy {self.policy!r}; choose {known}, uuid:PREFIX or name:TEXT."
