@@ -5,7 +5,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 
 from gpulab.allocation.directory import LeaseDirectory
 from gpulab.errors import LeaseDirectoryError
@@ -18,23 +17,40 @@ __all__ = ["GUARD_TIMEOUT", "guard"]
 GUARD_TIMEOUT = 5.0
 
 
-@contextlib.contextmanager
-def guard(directory: LeaseDirectory, timeout: float = GUARD_TIMEOUT) -> Iterator[None]:
-    """Hold the directory's guard. Raises LeaseDirectoryError if somebody keeps it for `timeout` seconds."""
-    fd = directory.open_guard()
-    try:
-        deadline = time.monotonic() + timeout
+class guard:  # noqa: N801 - it reads as what one does: with guard(directory)
+    """Hold the directory's guard. Raises LeaseDirectoryError if somebody keeps it for `timeout` seconds.
+
+    Not a generator: interrupted at the wrong instant one lives on in the traceback, and holds the guard.
+    """
+
+    def __init__(self, directory: LeaseDirectory, timeout: float = GUARD_TIMEOUT) -> None:
+        self._directory = directory
+        self._timeout = timeout
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        self._fd = self._directory.open_guard()
+        try:
+            self._lock()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._fd)
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + self._timeout
         while True:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LeaseDirectoryError(_guard_is_held(fd, directory, timeout)) from None
+                    message = _guard_is_held(self._fd, self._directory, self._timeout)
+                    raise LeaseDirectoryError(message) from None
                 time.sleep(random.uniform(0.0005, 0.004))
-        yield
-    finally:
-        os.close(fd)
+            else:
+                return
 
 
 def _guard_is_held(fd: int, directory: LeaseDirectory, timeout: float) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gpulab import config
 from gpulab.allocation import leases as lease_files
@@ -33,6 +33,9 @@ __all__ = [
     "ranking",
 ]
 
+_PATIENCE_SECONDS = 1.0
+"""A thread that does not wait for a GPU still waits for another's single try."""
+
 _current: Lease | None = None
 _acquiring = threading.Lock()
 objections: list[Callable[[], None]] = []
@@ -55,10 +58,10 @@ def acquire(
     and leaves it with Ctrl-C. Call it before CUDA starts.
 
     A process has one lease at a time. A second call is refused while the first lease lives, from any
-    thread: threads that call at once do so in turn, and all but the first are refused. After `release()`
-    it may be called again. A forked child inherits neither lease nor ticket: it may call for its own once
-    its parent's lease has ended. A child process works on its parent's lease, which `current()` returns
-    and only the parent releases; `gpulab run` gives it another.
+    thread; where another thread is taking one just now, this call waits for its end, at most as long as
+    `wait` says. After `release()` it may be called again. A forked child inherits neither lease nor
+    ticket: it may call for its own once its parent's lease has ended. A child process works on its
+    parent's lease, which `current()` returns and only the parent releases; `gpulab run` gives it another.
 
     Raises RequestError, NoGpuError, NoFreeGpuError (after `wait`), LeaseDirectoryError, and
     LeaseError if this process already has a lease or CUDA has started.
@@ -74,7 +77,7 @@ def acquire(
     seconds = None if wait is None else parse_duration(wait)
     from gpulab.allocation.waiting import wait_for_grant
 
-    with _acquiring:
+    with _one_at_a_time(seconds):
         _refuse_second_start()
         lease = wait_for_grant(request, settings, _observer(request, settings), seconds)
         try:
@@ -84,6 +87,21 @@ def acquire(
             _take_back(lease)
             raise
     return lease
+
+
+@contextlib.contextmanager
+def _one_at_a_time(seconds: float | None) -> Iterator[None]:
+    """Keep the process's threads apart. Raises LeaseError if another one still waits after `seconds`."""
+    lock = _acquiring
+    if not lock.acquire(timeout=-1 if seconds is None else max(seconds, _PATIENCE_SECONDS)):
+        raise LeaseError(
+            "Another thread of this process is waiting for a GPU, and a process has one lease at a time; "
+            "let that thread finish, and use the lease that gpulab.current() returns then."
+        )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def attach(lease: Lease) -> None:

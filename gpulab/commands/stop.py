@@ -91,7 +91,8 @@ def _claim(directory: LeaseDirectory, wanted: str) -> tuple[LeaseRecord, int]:
 def _check_owner(record: LeaseRecord) -> None:
     if os.getuid() not in (0, record.uid):
         owner = record.user or f"user {record.uid}"
-        raise RequestError(f"Lease {record.id} belongs to {owner}; ask them, or root, to stop it.")
+        what = "Place in the queue" if record.waits else "Lease"
+        raise RequestError(f"{what} {record.id} belongs to {owner}; ask them, or root, to stop it.")
 
 
 def _sentence(record: LeaseRecord, grace: float) -> str:

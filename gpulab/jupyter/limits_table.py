@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from typing import NamedTuple
 
 from gpulab import config
 from gpulab.config import Settings
+from gpulab.jupyter.page import as_html, as_text
 from gpulab.limits import FrameworkState, asked, excess, process_bytes, report
 from gpulab.limits.pools import CONTEXT_BYTES
 from gpulab.limits.state import Cap
@@ -30,23 +30,10 @@ class LimitsOverview(NamedTuple):
     notes: str
 
     def __repr__(self) -> str:
-        table = [_HEADER, *self.rows] if self.rows else []
-        widths = [max(len(row[column]) for row in table) for column in range(len(_HEADER))] if table else []
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        return "\n".join([*self.sentences, *lines, self.notes])
+        return as_text(self.sentences, [(_HEADER, self.rows)], self.notes)
 
     def _repr_html_(self) -> str:
-        """Without colours of its own, so that it reads in light and dark."""
-        said = "<br>".join(html.escape(sentence) for sentence in self.sentences)
-        parts = [f"<p>{said}</p>"]
-        if self.rows:
-            head = _html_row("th", _HEADER)
-            body = "".join(_html_row("td", row) for row in self.rows)
-            parts.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
-        return "".join([*parts, f"<p><small>{html.escape(self.notes)}</small></p>"])
+        return as_html(self.sentences, [(_HEADER, self.rows)], self.notes)
 
 
 def limits_overview() -> LimitsOverview:
@@ -88,13 +75,3 @@ def _row(state: FrameworkState) -> tuple[str, ...]:
     in_force = "n/a" if state.in_force_bytes is None else format_bytes(state.in_force_bytes)
     wanted = "no limit" if state.asked_bytes is None else format_bytes(state.asked_bytes)
     return (state.title, wanted, in_force, _BY.get(state.by, "nothing"), said)
-
-
-def _html_row(tag: str, cells: tuple[str, ...]) -> str:
-    """Only the last column, which may be long, is broken into lines."""
-    broken = ["nowrap"] * (len(cells) - 1) + ["normal"]
-    styled = [
-        f'<{tag} style="text-align: left; white-space: {space}">{html.escape(cell)}</{tag}>'
-        for space, cell in zip(broken, cells, strict=True)
-    ]
-    return f"<tr>{''.join(styled)}</tr>"

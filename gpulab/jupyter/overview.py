@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import time
 from datetime import datetime
@@ -19,6 +18,7 @@ from gpulab.config import Settings
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.observe import observe
 from gpulab.jupyter import turn
+from gpulab.jupyter.page import Table, as_html, as_text
 from gpulab.jupyter.wording import SCOPES, asked, no_gpu, short_uuid
 from gpulab.units import format_bytes, format_duration
 
@@ -41,23 +41,13 @@ class Overview(NamedTuple):
     header: tuple[str, ...] = _HEADER
 
     def __repr__(self) -> str:
-        lines = [*self.sentences]
-        for header, rows in self._tables():
-            lines += _text_table((header, *rows))
-        return "\n".join([*lines, self.notes]).rstrip()
+        return as_text(self.sentences, self._tables(), self.notes)
 
     def _repr_html_(self) -> str:
-        """Without colours of its own, so that it reads in light and dark."""
-        said = "<br>".join(html.escape(sentence) for sentence in self.sentences)
-        parts = [f"<p>{said}</p>"]
-        for header, rows in self._tables():
-            head = _html_row("th", header)
-            body = "".join(_html_row("td", row) for row in rows)
-            parts.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
-        return "".join([*parts, f"<p><small>{html.escape(self.notes)}</small></p>" if self.notes else ""])
+        return as_html(self.sentences, self._tables(), self.notes)
 
-    def _tables(self) -> list[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]]:
-        return [(h, rows) for h, rows in ((_QUEUE, self.queue), (self.header, self.rows)) if rows]
+    def _tables(self) -> tuple[Table, ...]:
+        return (_QUEUE, self.queue), (self.header, self.rows)
 
 
 def overview() -> Overview:
@@ -100,24 +90,6 @@ def _waiter(place: int, ticket: LeaseRecord, own: str | None, settings: Settings
 
 def _uid() -> int | None:
     return os.getuid() if hasattr(os, "getuid") else None
-
-
-def _text_table(table: tuple[tuple[str, ...], ...]) -> list[str]:
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
-
-
-def _html_row(tag: str, cells: tuple[str, ...]) -> str:
-    """Only the last column, which may be long, is broken into lines."""
-    broken = ["nowrap"] * (len(cells) - 1) + ["normal"]
-    styled = [
-        f'<{tag} style="text-align: left; white-space: {space}">{html.escape(cell)}</{tag}>'
-        for space, cell in zip(broken, cells, strict=True)
-    ]
-    return f"<tr>{''.join(styled)}</tr>"
 
 
 def _mine(mine: Lease | None, snapshot: Snapshot, reason: str | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import contextlib
 import os
 import signal
 import subprocess
@@ -103,6 +104,31 @@ def test_threads_that_acquire_at_once_get_one_lease() -> None:
         thread.join()
     assert sum(isinstance(outcome, gpulab.Lease) for outcome in outcomes) == 1
     assert len(live_leases(config.load())) == 1
+
+
+def test_a_call_that_does_not_wait_is_not_held_up_by_a_thread_that_does() -> None:
+    taker = "import gpulab; gpulab.acquire(2); print(flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", taker], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    other.stdout.readline()
+    waiter = threading.Thread(target=gpulab.acquire, kwargs={"wait": None})
+    waiter.start()
+
+    def call_until_the_thread_waits() -> None:
+        while True:
+            with contextlib.suppress(NoFreeGpuError):
+                gpulab.acquire()
+
+    try:
+        with pytest.raises(LeaseError, match="Another thread of this process is waiting for a GPU"):
+            call_until_the_thread_waits()
+    finally:
+        other.kill()
+        other.communicate()
+    waiter.join(timeout=60)
+    assert gpulab.current() is not None
 
 
 def test_a_full_machine_says_who_has_it() -> None:
