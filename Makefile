@@ -17,7 +17,7 @@ lab: $(VENV)/ready
 	$(BIN)/gpulab lab $(if $(SIMULATE),--simulate $(SIMULATE))
 
 test: $(VENV)/ready-test check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-frameworks: $(VENV)/ready-test $(FRAMEWORKS)/ready
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/limits

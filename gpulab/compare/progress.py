@@ -14,7 +14,7 @@ class Progress:
 
     def __init__(self, sizes: int, title: str, *, shown: bool) -> None:
         self._bar: Any = None
-        if shown and ("ipykernel" in sys.modules or sys.stderr.isatty()):
+        if shown and (_in_kernel() or sys.stderr.isatty()):
             from tqdm.auto import tqdm
 
             self._bar = tqdm(total=sizes, desc=title, unit="size", leave=False)
@@ -40,3 +40,10 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _in_kernel() -> bool:
+    """Whether this is a notebook's process; that ipykernel was imported says nothing yet."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -70,13 +69,8 @@ def test_a_directory_in_which_users_could_delete_each_others_leases_is_refused(t
 
 
 @needs_root
-def test_setup_makes_a_directory_of_the_host_that_another_account_can_use(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent == Path(tempfile.gettempdir()):
-            break
-        parent.chmod(0o755)
-    path = tmp_path / "run"
+def test_setup_makes_a_directory_of_the_host_that_another_account_can_use(passable: Path) -> None:
+    path = passable / "run"
     set_up_host(str(path))
     assert find(settings(path)).scope == "host"
     assert stat.S_IMODE((path / "guard").stat().st_mode) == 0o444
