@@ -20,7 +20,8 @@ from gpulab.units import format_bytes, format_duration
 __all__ = ["wait"]
 
 _REFRESH_SECONDS = 2.0
-"""Between two pictures, if the place stays: each costs some milliseconds."""
+_CALM_SECONDS = 10.0
+"""Between two pictures in the first minute and after it, if the place stays: each costs ten milliseconds."""
 
 
 def wait(
@@ -96,7 +97,8 @@ class _Picture:
 
     def tell(self, standing: Standing, reason: str) -> None:
         now = time.monotonic()
-        if standing == self._standing and now - self._drawn < _REFRESH_SECONDS:
+        rest = _REFRESH_SECONDS if now - self._begun < 60 else _CALM_SECONDS
+        if standing == self._standing and now - self._drawn < rest:
             return
         self._drawn, self._standing = now, standing
         self._live.update(self._page(standing, reason), refresh=True)
