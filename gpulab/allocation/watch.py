@@ -112,13 +112,18 @@ class Watch:
             self._test(now)
         since = now - self._looked
         if self._is_front:
-            return self._changed or since >= self._settle
+            return self._changed or since >= self._calm()
         rest = max(0.25, self._looking * _SHARE_OF_TIME)
         return (self._changed and since >= rest) or since >= max(_BEHIND_SECONDS, rest)
 
+    def _calm(self) -> float:
+        """Seconds between two looks at the front: few after a change, then as the cost of a look allows."""
+        settled = self._settle >= _FRONT_SECONDS
+        return max(self._settle, 2 * self._looking * _SHARE_OF_TIME) if settled else self._settle
+
     def pause(self) -> float:
         """Seconds until the next question; a little random, so that many do not ask at once."""
-        calm = 0.02 if self._is_front else 0.1 if len(self._ahead()) < 8 else 0.25
+        calm = 0.04 if self._is_front else 0.1 if len(self._ahead()) < 8 else 0.25
         most = 0.1 if self._is_front else 0.75  # well below what makes a ticket look unanswering
         return min(most, max(calm, self._testing * _SHARE_OF_TIME)) * random.uniform(0.8, 1.2)
 
