@@ -68,6 +68,8 @@ _MAX_POLICY = 100
 """A ticket's text tells it to others, and they refuse what is longer, or no plain text."""
 _OUTER_MASK, _OUTER_ORDER = "GPULAB_OUTER_MASK", "GPULAB_OUTER_ORDER"
 _WITHIN = ">"
+_CHOICES = ("GPULAB_METRICS", "GPULAB_ON_FULL", "GPULAB_POLICY")
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
@@ -80,7 +82,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
 def unruled(environ: Mapping[str, str] | None = None) -> Settings:
     """The environment's settings alone, for those who only look where a file is refused. Never raises."""
     env = os.environ if environ is None else environ
-    return _own({key: env[key] for key in env if key not in ("GPULAB_POLICY", "GPULAB_ON_FULL")}, {})
+    return _own({key: env[key] for key in env if key not in _CHOICES}, {})
 
 
 def overruled(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -171,7 +173,7 @@ def _user_file(env: Mapping[str, str]) -> dict[str, Any]:
         return {}
     from gpulab import configfiles, rules
 
-    own = ("data_dir", "lease_dir", "on_full", "policy", "simulate", *_RULES)
+    own = ("data_dir", "lease_dir", "metrics", "on_full", "policy", "prometheus_url", "simulate", *_RULES)
     found = configfiles.parse(
         configfiles.read(path), path, own, others=f" (who_may_raise_priority only in {ADMIN_FILE})"
     )
@@ -205,6 +207,8 @@ def _own(env: Mapping[str, str], user: Mapping[str, Any]) -> Settings:
         simulate=_scenario(text("simulate") or ""),
         policy=policy,
         on_full=on_full,
+        prometheus_url=text("prometheus_url"),
+        metrics=_is_on("metrics", env.get("GPULAB_METRICS") or user.get("metrics", False)),
         visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
         outer_devices=_outer_mask(env),
         outer_order=env.get(_OUTER_ORDER) or None if _is_own_mask(env) else env.get("CUDA_DEVICE_ORDER"),
@@ -223,6 +227,14 @@ def _own(env: Mapping[str, str], user: Mapping[str, Any]) -> Settings:
         notebook=env.get("JPY_SESSION_NAME") or None,
         runtime_dir=_runtime_dir(env),
     )
+
+
+def _is_on(key: str, value: object) -> bool:
+    """A switch: true or false in a file, 1 or 0 (or such a word) in a variable. Raises ConfigError."""
+    word = str(value).lower() if isinstance(value, str | bool) else ""
+    if word not in _ON and word not in _OFF:
+        raise ConfigError(f"{key} is {value!r}; it must be true or false (in a variable also 1 or 0).")
+    return word in _ON
 
 
 def _rules(env: Mapping[str, str], user: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,10 @@ class Settings(NamedTuple):
     """A scenario file or NxPROFILE; None on the real machine."""
     policy: str = "idlest"
     on_full: str = "queue"
+    prometheus_url: str | None = None
+    """Where the Prometheus answers that keeps the metrics of all hosts."""
+    metrics: bool = False
+    """Whether a Jupyter server offers /gpulab/metrics."""
 
     devices: tuple[str, ...] | None = None
     """UUIDs, or their beginnings, that gpulab may hand out; None means all. The rest is a scheduler's."""

@@ -158,3 +158,15 @@ def test_every_key_of_the_users_file_is_read(tmp_path: Path) -> None:
     file.write_text('lease_dir = "/l"\nsimulate = "2xt4"\ndata_dir = "/d"\non_full = "error"\n')
     found = load(tmp_path, GPULAB_CONFIG=str(file))
     assert (found.lease_dir, found.simulate, found.data_dir, found.on_full) == ("/l", "2xt4", "/d", "error")
+
+
+def test_metrics_are_off_until_a_variable_or_the_file_turns_them_on(tmp_path: Path) -> None:
+    assert load(tmp_path).metrics is False
+    assert load(tmp_path, GPULAB_METRICS="1").metrics is True
+    file = tmp_path / "mine.toml"
+    file.write_text('metrics = true\nprometheus_url = "http://prometheus:9090"\n')
+    found = load(tmp_path, GPULAB_CONFIG=str(file))
+    assert (found.metrics, found.prometheus_url) == (True, "http://prometheus:9090")
+    assert load(tmp_path, GPULAB_CONFIG=str(file), GPULAB_METRICS="off").metrics is False
+    with pytest.raises(ConfigError, match="metrics is 'maybe'; it must be true or false"):
+        load(tmp_path, GPULAB_METRICS="maybe")
