@@ -6,7 +6,7 @@ import re
 from gpulab.allocation.directory import account_name
 from gpulab.allocation.records import LeaseRecord
 
-__all__ = ["HIDDEN", "named", "shown_login"]
+__all__ = ["HIDDEN", "named", "public_login", "shown_login"]
 
 HIDDEN = "another account"
 """Who holds a claim where names are not told."""
@@ -28,7 +28,14 @@ def shown_login(login: str | None, names: str | None) -> str | None:
 
     One's own is told in full, and root, who made the rule, is told all.
     """
-    if login is None or names in (None, "full") or os.getuid() == 0 or login == account_name(os.getuid()):
+    if login is None or os.getuid() == 0 or login == account_name(os.getuid()):
+        return login
+    return public_login(login, names)
+
+
+def public_login(login: str, names: str | None) -> str:
+    """A login as `names` lets everybody know it, whoever this process belongs to."""
+    if names in (None, "full"):
         return login
     if names != "initials":
         return HIDDEN
