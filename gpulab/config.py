@@ -28,6 +28,7 @@ __all__ = [
     "masked",
     "may_raise_priority",
     "overruled",
+    "supervision",
     "unruled",
     "without_lease",
 ]
@@ -132,6 +133,16 @@ def without_lease(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """A copy of the environment, less what tells this process of its own lease and kernel."""
     env = os.environ if environ is None else environ
     return {name: env[name] for name in env if name not in (*LEASE_VARIABLES, "GPULAB_KERNEL_ID")}
+
+
+def supervision() -> tuple[str | None, float | None]:
+    """Where systemd wants to be told of this process, and within how many seconds again and again.
+
+    None where nobody asked. Children of this process are not told, for they have nothing to report.
+    """
+    address, micros = os.environ.pop("NOTIFY_SOCKET", None), os.environ.pop("WATCHDOG_USEC", "")
+    meant = os.environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return address, int(micros) / 1e6 if meant and micros.isdecimal() and int(micros) else None
 
 
 def masked(devices: str, settings: Settings) -> dict[str, str]:
