@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import stat
+from collections.abc import Callable
 
 from gpulab.allocation.directory import set_up_host
 from gpulab.config import ADMIN_FILE, HOST_LEASE_DIR
@@ -15,6 +18,12 @@ _TMPFILES = f"""\
 # gpulab's leases: each account writes its own, nobody but root can remove another's.
 d {HOST_LEASE_DIR} 1777 root root -
 f {HOST_LEASE_DIR}/guard 0444 root root -
+"""
+
+_SERVICE_GROUP = "gpulab"
+_HOST_TMPFILES = """\
+# Where `gpulab serve` publishes what it samples for all accounts. Whoever can write here is believed.
+d {path} {mode} root {group} -
 """
 
 _CONFIG = """\
@@ -78,6 +87,7 @@ def _set_up(root: str) -> int:
     try:
         directory = set_up_host(below(HOST_LEASE_DIR))
         _write(below("/etc/tmpfiles.d/gpulab.conf"), _TMPFILES)
+        _set_up_service(below)
         _write(below(ADMIN_FILE), _CONFIG)
     except OSError as error:
         raise LeaseDirectoryError(
@@ -88,13 +98,52 @@ def _set_up(root: str) -> int:
     return 0
 
 
-def _write(path: str, text: str) -> None:
-    """Write a file that is not there yet."""
+def _set_up_service(below: Callable[[str], str]) -> None:
+    """The directory in which `gpulab serve` publishes: for its own group to write, where there is one."""
+    group = _group(below("/etc/group"))
+    modes = {_SERVICE_GROUP: 0o775, "root": 0o755}
+    name = "root" if group is None else _SERVICE_GROUP
+    path = below(f"{HOST_LEASE_DIR}/host")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        # Everybody may make a name in the directory around it, and who owns this one would be believed
+        raise LeaseDirectoryError(f"{path} is no directory of root's; remove it and run setup again.")
+    os.chown(path, 0, group or 0)
+    os.chmod(path, modes[name])
+    texts = {
+        name: _HOST_TMPFILES.format(path=f"{HOST_LEASE_DIR}/host", mode=f"{mode:04o}", group=name)
+        for name, mode in modes.items()
+    }
+    _write(below("/etc/tmpfiles.d/gpulab-host.conf"), texts[name], ours=tuple(texts.values()))
+
+
+def _group(path: str) -> int | None:
+    """The number of the service's group in this group file; None if there is none."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, *rest = line.strip().split(":")
+            if name == _SERVICE_GROUP and len(rest) > 1 and rest[1].isdecimal():
+                return int(rest[1])
+    return None
+
+
+def _write(path: str, text: str, *, ours: tuple[str, ...] = ()) -> None:
+    """Write a file that is not there yet, or that still has one of `ours`."""
     if os.path.lexists(path):
-        print(f"kept {path}")
-        return
+        if not _has(path, tuple(other for other in ours if other != text)):
+            print(f"kept {path}")
+            return
+        os.remove(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
         file.write(text)
     os.chmod(path, 0o644)
     print(f"wrote {path}")
+
+
+def _has(path: str, texts: tuple[str, ...]) -> bool:
+    with contextlib.suppress(OSError, UnicodeError), open(path, encoding="utf-8") as file:
+        return file.read() in texts
+    return False
