@@ -14,10 +14,10 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(serverapp: Any) -> None:
     try:
-        from gpulab.jupyter.routes import add_routes
+        from gpulab.jupyter.routes import add_routes, offers_metrics
         from gpulab.jupyter.watcher import Watcher
 
-        add_routes(serverapp.web_app)
+        add_routes(serverapp.web_app, metrics=offers_metrics(serverapp.config))
         watcher = Watcher(serverapp.kernel_manager, serverapp.session_manager, serverapp.log)
         watcher.start(serverapp.io_loop)
     except Exception:  # the server is not ours, and kernels get their GPUs without it
