@@ -166,9 +166,9 @@ def _ask(url: str, path: str, question: dict[str, str], timeout: float) -> Any:
         raise PrometheusError(_refusal(shown, error)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
+        told = " ".join(str(reason).split())[:300] or type(reason).__name__
         raise PrometheusError(
-            f"Prometheus at {shown} cannot be reached ({str(reason) or type(reason).__name__}); "
-            "see that it runs, and correct the address."
+            f"Prometheus at {shown} cannot be reached ({told}); see that it runs, and correct the address."
         ) from None  # what is behind may quote the address with its password
     if len(text) > _MOST_BYTES:
         raise PrometheusError(f"The answer of {shown} is too large; ask for fewer points or a shorter time.")

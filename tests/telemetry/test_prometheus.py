@@ -1,0 +1,230 @@
+"""Prometheus read back: a real one with two hosts of ours, and answers that are none."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gpulab.errors import GpulabError, RequestError
+from gpulab.telemetry import prometheus
+from gpulab.telemetry.prometheus import PrometheusError
+
+SECRET = "s3cr3t"
+
+
+class Answering:
+    """A server on loopback that answers all questions alike, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.code, self.body, self.headers = 200, b"", {}
+        self.asked: list[tuple[str, dict[str, list[str]], Any]] = []
+        outer = self
+
+        class Talk(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                parts = urlsplit(self.path)
+                outer.asked.append((parts.path, parse_qs(parts.query), self.headers))
+                self.send_response(outer.code)
+                for name, value in outer.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(outer.body)
+
+            def log_message(self, *words: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Talk)
+        self.place = f"127.0.0.1:{self.server.server_address[1]}"
+        self.url = f"http://{self.place}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, body: object, code: int = 200, **headers: str) -> None:
+        self.code, self.headers = code, headers
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    server = Answering()
+    server.answer(matrix())
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+def matrix(*lines: tuple[dict[str, str], list[list[Any]]]) -> dict[str, Any]:
+    result = [{"metric": labels, "values": values} for labels, values in lines]
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def test_lines_have_their_labels_and_what_is_no_number_is_none(answering: Answering) -> None:
+    values = [[100, "1.5"], [115.25, "NaN"], [130, "+Inf"], [145, "1e3"]]
+    answering.answer(matrix(({"host": "a", "gpu": "0"}, values), ({}, [])))
+    first, second = prometheus.read_range(answering.url, "up", 100, 145, 15)
+    assert first == ({"host": "a", "gpu": "0"}, (100, 115.25, 130, 145), (1.5, None, None, 1000))
+    assert second == ({}, (), ())
+    ((path, question, _),) = answering.asked
+    assert path == "/api/v1/query_range"
+    assert question == {"query": ["up"], "start": ["100.000"], "end": ["145.000"], "step": ["15.000"]}
+
+
+def test_an_address_may_have_a_path_and_a_login_that_goes_to_nobody_else(answering: Answering) -> None:
+    other = Answering()
+    other.answer(matrix())
+    answering.answer(b"", 302, Location=f"{other.url}/elsewhere")
+    with_login = f"http://ada:{SECRET}%40@{answering.place}/prometheus/"
+    assert prometheus.read_range(with_login, "up", 0, 1) == []
+    ((path, _, headers),) = answering.asked
+    assert path == "/prometheus/api/v1/query_range"
+    assert base64.b64decode(headers["Authorization"].split()[1]).decode() == f"ada:{SECRET}@"
+    ((_, _, headers),) = other.asked
+    assert "Authorization" not in headers
+    other.server.shutdown()
+    other.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("span", "step", "expected"), [(300, None, 1), (86400 * 365, 1, 2867), (10, 0, 0.001), (0, None, 0.001)]
+)
+def test_the_step_leaves_no_more_points_than_prometheus_gives(
+    answering: Answering, span: float, step: float | None, expected: float
+) -> None:
+    prometheus.read_range(answering.url, "up", 1000, 1000 + span, step)
+    asked = float(answering.asked[0][1]["step"][0])
+    assert asked == pytest.approx(expected, rel=0.01)
+    assert span / asked + 1 <= 11_000
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (
+            {"status": "error", "error": "parse error:\nunexpected end"},
+            400,
+            "400: parse error: unexpected end",
+        ),
+        (b"<html>not here</html>", 404, "404: Not Found"),
+        (b"", 502, "502: Bad Gateway"),
+        (b"", 401, "asks for a login"),
+        (b"<html>a proxy</html>", 200, "is no Prometheus"),
+        (b"[" * 100_000, 200, "is no Prometheus"),
+        ({"status": "success"}, 200, "is no Prometheus"),
+        ({"status": "success", "data": {"resultType": "vector", "result": []}}, 200, "is no Prometheus"),
+        (matrix(({}, [["x", "1"]])), 200, "is no Prometheus"),
+        (matrix(({}, [[1]])), 200, "is no Prometheus"),
+        (matrix(({}, [[1, {}]])), 200, "is no Prometheus"),
+        (
+            {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": 3}]}},
+            200,
+            "no Prometheus",
+        ),
+        ([], 200, "is no Prometheus"),
+    ],
+)
+def test_what_is_no_answer_is_one_sentence_without_the_password(
+    answering: Answering, body: object, code: int, words: str
+) -> None:
+    answering.answer(body, code)
+    with pytest.raises(PrometheusError) as caught:
+        prometheus.read_range(f"http://ada:{SECRET}@{answering.place}", "up", 0, 1)
+    message = str(caught.value)
+    assert words in message
+    assert answering.place in message
+    assert_one_sentence(message)
+    assert_silent(caught.value)
+
+
+def assert_one_sentence(message: str) -> None:
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert len(message) < 500
+
+
+def assert_silent(error: BaseException | None) -> None:
+    """Neither the error nor what a traceback would show with it tells the password."""
+    while error is not None:
+        assert SECRET not in str(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "prometheus:9090",
+        "file:///etc/passwd",
+        "http://",
+        "http://a:b:c",
+        "http://a b",
+        "ftp://a",
+        "http://\n",
+    ],
+)
+def test_what_is_no_address_of_a_web_server_is_refused(url: str) -> None:
+    with pytest.raises(RequestError, match="is no address of a Prometheus"):
+        prometheus.read_range(url, "up", 0, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [f"http://u:{SECRET}@h:x", f"http://u:a/{SECRET}@h", f"u:{SECRET}@host:9090"]
+)
+def test_a_wrong_address_is_told_without_its_password(wrong: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        prometheus.read_range(wrong, "up", 0, 1)
+    assert_silent(caught.value)
+
+
+@pytest.mark.parametrize("since", [math.nan, math.inf, 2.0])
+def test_a_time_that_ends_before_it_begins_is_refused(since: float) -> None:
+    with pytest.raises(RequestError, match="is no range of time"):
+        prometheus.read_range("http://h", "up", since, 1.0)
+
+
+def test_nobody_there_is_told_with_the_remedy() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://ada:{SECRET}@127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(PrometheusError, match=r"cannot be reached .*refused.*see that it runs") as caught:
+            prometheus.read_range(url, "up", 0, 1)
+    assert_silent(caught.value)
+
+
+@pytest.mark.parametrize("says", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"])
+def test_a_server_that_stops_in_the_middle_or_speaks_otherwise_is_told(says: bytes) -> None:
+    with closing_after(says) as url, pytest.raises(GpulabError) as caught:
+        prometheus.read_range(url, "up", 0, 1)
+    assert_one_sentence(str(caught.value))
+
+
+def test_a_server_that_never_answers_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(PrometheusError, match=r"cannot be reached .*timed out"):
+            prometheus.read_range(url, "up", 0, 1, timeout=0.2)
+
+
+@contextlib.contextmanager
+def closing_after(says: bytes) -> Iterator[str]:
+    """A server that says this to whoever comes first, and hangs up."""
+
+    def talk() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(says)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=talk, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(10)
