@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from traitlets.config import Config
 
 from gpulab import config
+from gpulab.jupyter.routes import offers_metrics
 from gpulab.telemetry import sampler
 
 from .conftest import TOKEN, Server, until
@@ -48,7 +50,10 @@ def no_sampler_left(place: Any) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_sampler_left")
 def test_a_server_that_is_asked_to_offers_what_the_sampler_sees_to_its_users_alone(place, new_server):
-    server = new_server(GPULAB_METRICS="1")
+    folder = place.root / "config"
+    folder.mkdir()
+    (folder / "jupyter_server_config.json").write_text(json.dumps({"Gpulab": {"metrics": True}}))
+    server = new_server(GPULAB_METRICS="0")
     assert scrape(server, token="guessed")[0] == 403
     code, kind, text = scrape(server)
     assert (code, kind.split(";")[0]) == (200, "text/plain")
@@ -69,10 +74,11 @@ def test_metrics_are_off_unless_somebody_turns_them_on(server):
     assert scrape(server)[0] == 404
 
 
-@pytest.mark.usefixtures("no_sampler_left")
-@pytest.mark.parametrize(("told", "code"), [(True, 200), (False, 404)])
-def test_the_servers_configuration_goes_before_the_variable(place, new_server, told, code):
-    folder = place.root / "config"
-    folder.mkdir(exist_ok=True)
-    (folder / "jupyter_server_config.json").write_text(json.dumps({"Gpulab": {"metrics": told}}))
-    assert scrape(new_server(GPULAB_METRICS="0" if told else "1"))[0] == code
+@pytest.mark.parametrize(
+    ("told", "variable", "offered"),
+    [(None, "1", True), (None, "0", False), (True, "0", True), (False, "1", False), ("True", "0", True)],
+)
+def test_the_servers_configuration_goes_before_the_variable(monkeypatch, told, variable, offered):
+    monkeypatch.setenv("GPULAB_METRICS", variable)
+    configuration = Config() if told is None else Config({"Gpulab": {"metrics": told}})
+    assert offers_metrics(configuration) is offered
