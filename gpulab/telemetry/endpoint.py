@@ -5,6 +5,7 @@ Each connection has a thread of its own, a few seconds for all of it, and gives 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import socketserver
@@ -82,7 +83,7 @@ class _Server(socketserver.ThreadingTCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             if len(self._open) >= _MOST_CONNECTIONS:
-                _hang_up(min(self._open, key=lambda connection: self._open[connection]))
+                self._hang_up(next(iter(self._open)))  # the oldest
             self._open[request] = time.monotonic()
         super().process_request(request, client_address)
 
@@ -91,7 +92,13 @@ class _Server(socketserver.ThreadingTCPServer):
         with self._lock:
             now = time.monotonic()
             for connection in [one for one, since in self._open.items() if now - since > _MOST_SECONDS]:
-                _hang_up(connection)
+                self._hang_up(connection)
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        """End what its thread waits for; that thread closes it."""
+        del self._open[connection]
+        with contextlib.suppress(OSError):  # it may have ended by itself
+            connection.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
@@ -141,14 +148,6 @@ class _Conversation(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the library calls it
         """Nobody reads a line for each scrape."""
-
-
-def _hang_up(connection: socket.socket) -> None:
-    """End what its thread waits for; that thread closes it."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # it has ended by itself
 
 
 def _joined(address: str, port: int) -> str:
