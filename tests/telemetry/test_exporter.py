@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -383,6 +384,36 @@ def test_promtool_finds_nothing_to_say(settings: Settings, promtool: str) -> Non
     assert value(series(text), "gpulab_device_pcie_receive_bytes_per_second") == 1e9
     assert check(promtool, text) == ""
     assert check(promtool, text.replace("gpulab_up ", "gpulab_up_total ")) != ""
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_the_docs_name_every_metric_and_no_other(
+    settings: Settings, shot: Snapshot, take: Callable[..., HeldLease]
+) -> None:
+    take(shot.devices[0].uuid, memory=GIB)
+    tickets.draw(find(settings), Request(gpus=1), within=None)
+    rates = {name: 1.0 for name in Device._fields if name.endswith("bytes_per_second")}
+    devices = (shot.devices[0]._replace(**{**DEVICE._asdict(), **rates, "uuid": shot.devices[0].uuid}),)
+    found = series(text_of(settings, shot._replace(devices=devices)))
+    table = DOCS.read_text().partition("| metric |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(gpulab_\w+)`", table)) == set(found)
+
+
+def test_the_examples_for_prometheus_are_as_prometheus_wants_them(promtool: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        (tmp_path / "block.yml").write_text(block)
+        kind = ("rules",) if block.startswith("groups:") else ("config", "--syntax-only")
+        done = subprocess.run(
+            [promtool, "check", *kind, str(tmp_path / "block.yml")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_client_that_asks_for_openmetrics_gets_it(settings: Settings) -> None:
