@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import time
-from contextlib import closing
-from typing import NamedTuple
 
 from gpulab.config import Settings
 from gpulab.hardware.devices import Device, Snapshot
+from gpulab.telemetry.series import Sample, recent, store_path
 
 __all__ = ["RAW_SECONDS", "SCHEMA_VERSION", "Sample", "Store", "recent", "store_path"]
 
@@ -33,26 +31,6 @@ CREATE TABLE IF NOT EXISTS samples (
 ) WITHOUT ROWID;
 """
 _INSERT = "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?)"
-_RECENT = """
-SELECT uuid, time, gpu_percent, memory_used_bytes, power_watts, temperature_celsius
-FROM samples JOIN devices ON devices.id = samples.device WHERE time >= ? AND time <= ? ORDER BY time
-"""
-
-
-class Sample(NamedTuple):
-    """One device at one instant; None where unknown."""
-
-    time: float
-    """Seconds since the epoch."""
-    gpu_percent: float | None
-    memory_used_bytes: int | None
-    power_watts: float | None
-    temperature_celsius: float | None
-
-
-def store_path(settings: Settings) -> str:
-    """Where this account's history of this machine lies."""
-    return os.path.join(settings.machine_dir, "history.sqlite")
 
 
 class Store:
@@ -175,28 +153,3 @@ def _move_aside(path: str) -> None:
                 os.unlink(path + suffix)
     except OSError as error:
         _LOG.warning("The broken history %s cannot be moved: %s", path, error)
-
-
-def recent(settings: Settings, seconds: float, *, until: float | None = None) -> dict[str, list[Sample]]:
-    """Each device's samples of the last `seconds`, by UUID, oldest first; empty where there is no history.
-
-    Opens the file read-only and never raises.
-    """
-    now = time.time() if until is None else until
-    series: dict[str, list[Sample]] = {}
-    path = store_path(settings)
-    if not os.path.exists(path):
-        return series
-    try:
-        with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=0.5)) as connection:
-            for uuid, *values in connection.execute(_RECENT, (now - seconds, now + 1)):
-                series.setdefault(uuid, []).append(Sample(*values))
-    except sqlite3.DatabaseError as error:
-        _LOG.info("No history from %s: %s", path, error)
-    return series
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(os.path.abspath(path))

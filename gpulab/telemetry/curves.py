@@ -1,0 +1,131 @@
+"""A range of any length as a curve of a few hundred points, from the coarsest rows that are fine enough."""
+
+# ruff: noqa: S608 - the queries are put together from our own constants
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection
+
+from gpulab.config import Settings
+from gpulab.telemetry.reading import opened
+from gpulab.telemetry.rollups import PERIODS, longest_period
+from gpulab.telemetry.rows import Point
+from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, MINUTE
+
+__all__ = ["reduced"]
+
+_GAP = (None,) * 6
+_RAW = f"""SELECT ((key >> {ID_BITS}) - :since) / :width AS part, key & {MAX_ID} AS device, avg(gpu_percent),
+    max(gpu_percent), avg(memory_used_bytes), max(memory_used_bytes), avg(power_milliwatts) / 1000.0,
+    avg(temperature_celsius)
+FROM raw WHERE key >= :first AND key < :last GROUP BY part, device"""
+_ROLLED = f"""SELECT ((key >> {ID_BITS}) * 1000 - :since) / :width AS part, key & {MAX_ID} AS device,
+    sum(gpu_percent * milliseconds) / sum(iif(gpu_percent IS NULL, NULL, milliseconds)), max(gpu_max),
+    sum(memory_used_bytes * 1.0 * milliseconds) / sum(iif(memory_used_bytes IS NULL, NULL, milliseconds)),
+    max(memory_max_bytes),
+    sum(power_milliwatts * 1.0 * milliseconds) / 1000.0
+        / sum(iif(power_milliwatts IS NULL, NULL, milliseconds)),
+    max(temperature_max_celsius)
+FROM %s WHERE key >= :first AND key < :last GROUP BY part, device"""
+_LEVELS = (("raw", 0), ("minutes", MINUTE), ("hours", HOUR))
+
+Parts = dict[tuple[int, int], tuple[float | None, ...]]
+
+
+def reduced(
+    settings: Settings,
+    since: float,
+    until: float | None = None,
+    *,
+    points: int = 300,
+    uuids: Collection[str] | None = None,
+) -> dict[str, list[Point]]:
+    """At most about `points` points a device, evenly spaced from `since` to `until`, by UUID.
+
+    Where there is nothing, one point without figures marks the gap. From roll-ups on, the temperature
+    is the highest one.
+    """
+    end = time.time() if until is None else until
+    curves: dict[str, list[Point]] = {}
+    if end <= since:
+        return curves
+    with opened(settings) as connection:
+        if connection is not None:
+            names = {number: uuid for uuid, number in connection.execute("SELECT uuid, id FROM devices")}
+            width, parts, spacing = _parts(connection, since, end, max(1, points))
+            for (part, device), figures in sorted(parts.items()):
+                uuid = names.get(device)
+                if uuid is not None and (uuids is None or uuid in uuids):
+                    _add(curves.setdefault(uuid, []), since + (part + 0.5) * width, spacing, figures)
+    return curves
+
+
+def _add(curve: list[Point], moment: float, spacing: float, figures: tuple[float | None, ...]) -> None:
+    if curve and moment - curve[-1].time > spacing:
+        curve.append(Point((curve[-1].time + moment) / 2, *_GAP))
+    curve.append(Point(moment, *figures))  # type: ignore[arg-type]  # SQLite keeps bytes whole
+
+
+def _parts(
+    connection: sqlite3.Connection, since: float, end: float, points: int
+) -> tuple[float, Parts, float]:
+    """The width of a part in seconds, the parts, and the distance between two that is a gap."""
+    longest = longest_period(connection)
+    width = (end - since) / points
+    level = max(place for place, (_, least) in enumerate(_LEVELS) if least <= width)
+    oldest = [_reach(connection, table) for table, _ in _LEVELS]
+    # The older part of a range may only be kept in coarser rows
+    while level < 2 and since < oldest[level] and oldest[level + 1] < oldest[level] and oldest[level] > end:
+        level += 1
+    width = max(width, _LEVELS[level][1], 0.001)
+    parts: Parts = {}
+    upper = end
+    for place in _order(level):
+        table, length = _LEVELS[place]
+        lower = max(since, oldest[place]) if place >= level else _rolled_until(connection, level, since)
+        if lower < upper:
+            parts = {**_read(connection, (table, length), since, width, (lower, upper)), **parts}
+        upper = min(upper, max(since, oldest[place]) if place >= level else lower)
+    finest = max(_LEVELS[level][1], longest)
+    return width, parts, max(1.5 * width, PERIODS * finest if level == 0 else 1.5 * width)
+
+
+def _order(level: int) -> list[int]:
+    """From the newest rows, which are not rolled up yet, to the oldest, which are left only as hours."""
+    return [*range(level), *range(level, 3)]
+
+
+def _reach(connection: sqlite3.Connection, table: str) -> float:
+    """When the oldest row of a table begins."""
+    found = connection.execute(f"SELECT min(key) >> {ID_BITS} FROM {table}").fetchone()[0]
+    if found is None:
+        return float("inf")
+    return float(found) / 1000 if table == "raw" else float(found)
+
+
+def _rolled_until(connection: sqlite3.Connection, level: int, since: float) -> float:
+    """From when on only finer rows tell of the newest time."""
+    table, length = _LEVELS[level]
+    newest = connection.execute(f"SELECT max(key) >> {ID_BITS} FROM {table}").fetchone()[0]
+    return since if newest is None else max(since, float(newest) + length)
+
+
+def _read(
+    connection: sqlite3.Connection,
+    level: tuple[str, int],
+    since: float,
+    width: float,
+    span: tuple[float, float],
+) -> Parts:
+    table, length = level
+    scale = 1 if length else 1000
+    values = {
+        "since": round(since * 1000),
+        "width": round(width * 1000),
+        "first": int(span[0] * scale) << ID_BITS,
+        "last": int(span[1] * scale + 1) << ID_BITS,
+    }
+    query = _RAW if not length else _ROLLED % table
+    return {(part, device): tuple(figures) for part, device, *figures in connection.execute(query, values)}
