@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gpulab.errors import ConfigError
+from gpulab.errors import ConfigError, RequestError
 from gpulab.settings import Settings, host_name
 
 __all__ = [
@@ -65,11 +65,12 @@ _RULES = (
 )
 """The administrator's rules that an account may tighten for itself."""
 
+_LEAST_HISTORY = 4 * 2**20
 _MAX_POLICY = 100
 """A ticket's text tells it to others, and they refuse what is longer, or no plain text."""
 _OUTER_MASK, _OUTER_ORDER = "GPULAB_OUTER_MASK", "GPULAB_OUTER_ORDER"
 _WITHIN = ">"
-_CHOICES = ("GPULAB_METRICS", "GPULAB_ON_FULL", "GPULAB_POLICY")
+_CHOICES = ("GPULAB_HISTORY_MAX_SIZE", "GPULAB_METRICS", "GPULAB_ON_FULL", "GPULAB_POLICY")
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -184,7 +185,17 @@ def _user_file(env: Mapping[str, str]) -> dict[str, Any]:
         return {}
     from gpulab import configfiles, rules
 
-    own = ("data_dir", "lease_dir", "metrics", "on_full", "policy", "prometheus_url", "simulate", *_RULES)
+    own = (
+        "data_dir",
+        "lease_dir",
+        "history_max_size",
+        "metrics",
+        "on_full",
+        "policy",
+        "prometheus_url",
+        "simulate",
+        *_RULES,
+    )
     found = configfiles.parse(
         configfiles.read(path), path, own, others=f" (who_may_raise_priority only in {ADMIN_FILE})"
     )
@@ -219,6 +230,9 @@ def _own(env: Mapping[str, str], user: Mapping[str, Any]) -> Settings:
         policy=policy,
         on_full=on_full,
         prometheus_url=text("prometheus_url"),
+        history_max_size=_history_size(
+            env.get("GPULAB_HISTORY_MAX_SIZE") or user.get("history_max_size") or Settings().history_max_size
+        ),
         metrics=_is_on("metrics", env.get("GPULAB_METRICS") or user.get("metrics", False)),
         visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
         outer_devices=_outer_mask(env),
@@ -246,6 +260,20 @@ def _is_on(key: str, value: object) -> bool:
     if word not in _ON and word not in _OFF:
         raise ConfigError(f"{key} is {value!r}; it must be true or false (in a variable also 1 or 0).")
     return word in _ON
+
+
+def _history_size(value: object) -> int:
+    if value == Settings().history_max_size:
+        return Settings().history_max_size
+    from gpulab.units import parse_bytes  # only where somebody names one
+
+    try:
+        size = parse_bytes(value)  # type: ignore[arg-type]
+    except RequestError as error:
+        raise ConfigError(f"history_max_size cannot be used: {error}") from error
+    if size < _LEAST_HISTORY:
+        raise ConfigError(f"history_max_size is {value!r}; a history needs at least 4MiB.")
+    return size
 
 
 def _rules(env: Mapping[str, str], user: Mapping[str, Any]) -> dict[str, Any]:

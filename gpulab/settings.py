@@ -21,6 +21,8 @@ class Settings(NamedTuple):
     """Where the Prometheus answers that keeps the metrics of all hosts."""
     metrics: bool = False
     """Whether a Jupyter server offers /gpulab/metrics."""
+    history_max_size: int = 512 * 2**20
+    """Bytes that the history's file may take; the oldest samples give way."""
 
     devices: tuple[str, ...] | None = None
     """UUIDs, or their beginnings, that gpulab may hand out; None means all. The rest is a scheduler's."""

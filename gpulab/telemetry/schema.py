@@ -153,4 +153,5 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     for name, columns in _TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} {columns}")
     connection.execute(_FIRST)
+    connection.execute("CREATE INDEX IF NOT EXISTS live_leases ON leases (id) WHERE until IS NULL")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
