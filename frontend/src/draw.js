@@ -1,10 +1,11 @@
 // Draws a state into an element; knows nothing of kernels, comms or sockets. The same in a notebook,
 // in the team's dashboard and in a page of the server.
 //
-// state = { machine: {mode, host, simulated, trouble, notice}, devices: [...], text, history, span, connecting }
+// state = { machine: {mode, host, simulated, trouble, notice}, devices: [...], waiting: [...], text, history, span, connecting }
 
 import { element, write } from "./dom.js";
 import { duration } from "./format.js";
+import { Queue } from "./queue.js";
 import { Row } from "./row.js";
 import { Table } from "./table.js";
 import { deviceName, liveness } from "./words.js";
@@ -34,6 +35,7 @@ export class Drawing {
     this.list = element("ul", "gl-rows", { role: "list" });
     this.table = new Table(`${this.id}-table`);
     this.table.node.hidden = true;
+    this.queue = new Queue(`${this.id}-queue`);
     const past = `last ${duration(this.state.span)}`;
     this.columns = element("div", "gl-columns", { "aria-hidden": "true" }, [
       element("span", "gl-first", {}, ["GPU"]),
@@ -50,6 +52,7 @@ export class Drawing {
       this.notice,
       this.columns,
       this.list,
+      this.queue.node,
       this.table.node,
       this.summary,
       this.voice,
@@ -76,6 +79,7 @@ export class Drawing {
     write(this.notice, machine.trouble || machine.notice || (shown.length ? "" : this.#emptiness(placed.length)));
     this.notice.hidden = !this.notice.textContent;
     this.#list(machine.trouble ? [] : shown);
+    this.queue.update(this.state.waiting);
     this.table.update(shown, this.state);
     write(this.summary, this.state.text);
     this.#say();
@@ -103,9 +107,9 @@ export class Drawing {
   }
 
   #list(shown) {
-    const wanted = new Set(shown.map(({ device }) => identity(device)));
+    const wanted = new Map(shown.map(({ device }) => [device.key, device]));
     for (const [key, row] of this.rows) {
-      if (wanted.has(key)) continue;
+      if (wanted.has(key) && row.fits(wanted.get(key))) continue;
       row.destroy();
       this.rows.delete(key);
     }
@@ -114,7 +118,7 @@ export class Drawing {
     this.list.hidden = !shown.length;
     this.columns.hidden = roomy;
     shown.forEach(({ device, position }, place) => {
-      const row = this.rows.get(identity(device)) ?? this.#row(device);
+      const row = this.rows.get(device.key) ?? this.#row(device);
       if (this.list.children[place] !== row.node) this.list.insertBefore(row.node, this.list.children[place] ?? null);
       row.update(device, position, this.state);
     });
@@ -122,7 +126,7 @@ export class Drawing {
 
   #row(device) {
     const row = new Row(device, { span: this.state.span, sync: this.id });
-    this.rows.set(identity(device), row);
+    this.rows.set(device.key, row);
     return row;
   }
 
@@ -145,9 +149,4 @@ export class Drawing {
     for (const row of this.rows.values()) row.destroy();
     this.node.remove();
   }
-}
-
-/** A row is made anew when the device is another one, or when its scale is. */
-function identity(device) {
-  return `${device.key} ${device.memory_total_bytes}`;
 }

@@ -17,6 +17,10 @@ export function celsius(value) {
   return known(value) ? { number: String(Math.round(value)), unit: "°C" } : { number: "n/a", unit: "" };
 }
 
+export function megahertz(value) {
+  return known(value) ? { number: String(Math.round(value)), unit: "MHz" } : { number: "n/a", unit: "" };
+}
+
 export function gibibytes(bytes) {
   if (!known(bytes)) return "n/a";
   const size = bytes / GIB;

@@ -11,6 +11,7 @@ function render({ model, el }) {
   const state = {
     machine: model.get("machine"),
     devices: model.get("devices"),
+    waiting: model.get("waiting") ?? [],
     text: model.get("text"),
     span: model.get("span"),
     history: new History(model.get("span")),
@@ -41,6 +42,7 @@ function render({ model, el }) {
   function onTraits() {
     state.machine = model.get("machine");
     state.devices = model.get("devices");
+    state.waiting = model.get("waiting") ?? [];
     state.text = model.get("text");
     redraw();
   }
@@ -56,7 +58,7 @@ function render({ model, el }) {
     redraw();
   }
 
-  const traits = ["change:machine", "change:devices", "change:text"];
+  const traits = ["change:machine", "change:devices", "change:waiting", "change:text"];
   for (const name of traits) model.on(name, onTraits);
   model.on("change:window", onWindow);
   model.on("msg:custom", onMessage);

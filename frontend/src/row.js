@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { element, mark, write } from "./dom.js";
-import { capacity, celsius, duration, gibibytes, memory, percent, plain, watts } from "./format.js";
+import { capacity, celsius, duration, gibibytes, known, megahertz, memory, percent, plain, watts } from "./format.js";
 import { deviceName, nameParts, use, useInFull } from "./words.js";
 
 const MIB = 2 ** 20;
@@ -29,6 +29,7 @@ export class Row {
     this.index = element("span", "gl-index");
     this.remark = element("span", "gl-remark");
     this.badge = element("span", "gl-yours", {}, ["yours"]);
+    this.brake = element("span", "gl-brake");
     this.use = element("div", "gl-use");
     this.gpu = new Figure("gl-gpu", "Utilization");
     this.memory = new Figure("gl-memory", "Memory");
@@ -43,6 +44,7 @@ export class Row {
           this.index,
           element("span", "gl-names", {}, [this.name, this.remark]),
           this.badge,
+          this.brake,
         ]),
         this.use,
       ]),
@@ -52,11 +54,18 @@ export class Row {
       this.temperature.node,
     ]);
     const total = device.memory_total_bytes;
+    this.total = total;
     this.options = [
       { max: 100, span, sync, read: (value) => `${Math.round(value)} %` },
       { max: (total ?? 2 ** 37) / MIB, span, sync, read: (value) => `${gibibytes(value * MIB)} GiB` },
     ];
     this.charts = null;
+  }
+
+  /** Whether the scale is right for the device; one that does not answer now keeps the one it had. */
+  fits(device) {
+    const total = device.memory_total_bytes;
+    return total === null || total === this.total;
   }
 
   #plot(className, top, span) {
@@ -87,6 +96,10 @@ export class Row {
     mark(this.name, "title", `${device.name ?? "unnamed GPU"}\n${device.uuid ?? ""}`);
     mark(this.use, "title", useInFull(device, team));
     this.badge.hidden = !device.mine;
+    const [label, why] = device.brake ?? ["", ""];
+    write(this.brake, label);
+    mark(this.brake, "title", why);
+    this.brake.hidden = !label;
     this.node.classList.toggle("gl-mine", device.mine);
     this.node.classList.toggle("gl-broken", device.state !== "ok");
     this.use.classList.toggle("gl-several", device.state === "ok" && device.holders.length > 1);
@@ -101,6 +114,8 @@ export class Row {
     this.power.show(watts(figures?.power));
     this.temperature.show(celsius(figures?.temperature));
     const limit = device.power_limit_watts;
+    const clock = known(device.sm_clock_mhz) ? `SM clock ${plain(megahertz(device.sm_clock_mhz))}` : "";
+    mark(this.gpu.node, "title", clock);
     mark(this.power.node, "title", limit ? `of at most ${Math.round(limit)} W` : "limit not known");
     const name = deviceName(device);
     mark(this.plots[0], "aria-label", `Utilization of ${name}, last minutes; now ${plain(percent(figures?.gpu))}`);

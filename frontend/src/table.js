@@ -1,10 +1,10 @@
 // The text alternative: the same figures as a table, for screen readers and for whoever prefers it.
 
 import { element, write } from "./dom.js";
-import { celsius, memory, percent, plain, watts } from "./format.js";
+import { celsius, megahertz, memory, percent, plain, watts } from "./format.js";
 import { deviceName, useInFull } from "./words.js";
 
-const COLUMNS = ["GPU", "Name", "Use", "Utilization", "Memory", "Power", "Temperature"];
+const COLUMNS = ["GPU", "Name", "Use", "Utilization", "Memory", "Power", "Temperature", "SM clock", "Held back by"];
 
 export class Table {
   constructor(id) {
@@ -30,6 +30,8 @@ export class Table {
         plain(memory(figures?.memory, device.memory_total_bytes)),
         plain(watts(figures?.power)),
         plain(celsius(figures?.temperature)),
+        plain(megahertz(figures && device.sm_clock_mhz)),
+        device.brake?.[0] ?? "",
       ];
       cells.forEach((text, column) => write(this.body.rows[i].cells[column], text));
     });

@@ -85,6 +85,7 @@ function yours(device) {
 /** The state of the stream, for the corner of the header. */
 export function liveness(state) {
   const { history, connecting } = state;
+  if (state.machine.state === "paused") return { kind: "waiting", text: "paused" };
   if (state.machine.trouble) return { kind: "stale", text: "no data" };
   if (history.age === null) return { kind: "waiting", text: connecting ? "connecting" : "no data yet" };
   if (history.age <= FRESH_SECONDS) return { kind: "live", text: "live" };

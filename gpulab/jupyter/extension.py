@@ -17,6 +17,7 @@ from gpulab.errors import GpulabError
 from gpulab.jupyter.attendant import Attendant, install
 from gpulab.jupyter.magics import GpuMagics
 from gpulab.jupyter.notices import attend
+from gpulab.jupyter.sampling import attend_sampling
 from gpulab.jupyter.share import attend_share
 from gpulab.jupyter.wording import no_gpu, ownership
 
@@ -55,6 +56,7 @@ def _adopt(attendant: Attendant) -> str | None:
     lease = session.current()  # adopts, unless this process already holds one, as before a reload
     if not _sentences:
         attend(attendant, settings)
+        attend_sampling(attendant)
     if lease is not None:
         if not _sentences:
             _limit(lease, attendant)

@@ -15,9 +15,12 @@ from gpulab.allocation.leases import LeaseRecord
 from gpulab.allocation.naming import shown_login
 from gpulab.allocation.policy import is_drained
 from gpulab.hardware.devices import Device, Snapshot
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, format_duration
+from gpulab.widgets.throttling import brake
 
 __all__ = ["as_html", "as_text", "describe_devices", "describe_machine"]
+
+_OLD_SECONDS = 3.5
 
 
 def describe_machine(snapshot: Snapshot | None, *, mode: str, host: str, trouble: str) -> dict[str, Any]:
@@ -30,6 +33,7 @@ def describe_machine(snapshot: Snapshot | None, *, mode: str, host: str, trouble
         trouble = "This machine has no NVIDIA GPU."
     return {
         "mode": mode,
+        "state": None if snapshot is None else snapshot.driver.state,
         "host": host,
         "simulated": bool(snapshot and snapshot.simulated),
         "trouble": trouble,
@@ -72,6 +76,8 @@ def describe_devices(
                 "share_bytes": None if mine is None else mine.memory_bytes,
                 "memory_total_bytes": device.memory.total_bytes,
                 "power_limit_watts": device.power_limit_watts,
+                "sm_clock_mhz": getattr(device, "sm_clock_mhz", None) if device.state == "ok" else None,
+                "brake": brake(device),
                 "use": _use(device, holders, parents, drained),
                 "users": _users(device, names),
                 "holders": [_holder(lease, own) for lease in holders],
@@ -153,8 +159,17 @@ def _shown(snapshot: Snapshot | None, entries: Sequence[dict[str, Any]]) -> list
     return [_cells(device, entry) for device, entry in pairs if entry["visible"]]
 
 
-def as_text(snapshot: Snapshot | None, machine: dict[str, Any], entries: Sequence[dict[str, Any]]) -> str:
-    """The monitor in words: one line of figures per shown device, or the reason why there is none."""
+def as_text(
+    snapshot: Snapshot | None,
+    machine: dict[str, Any],
+    entries: Sequence[dict[str, Any]],
+    *,
+    age: float = 0.0,
+) -> str:
+    """The monitor in words: one line of figures per shown device, or the reason why there is none.
+
+    `age` is that of the snapshot in seconds: figures that are not of now are called so.
+    """
     if machine["trouble"]:
         return str(machine["trouble"])
     lines = [
@@ -162,6 +177,8 @@ def as_text(snapshot: Snapshot | None, machine: dict[str, Any], entries: Sequenc
         for gpu, name, busy, memory, power, celsius in _shown(snapshot, entries)
     ]
     head = ["Simulated GPUs."] if machine["simulated"] else []
+    if lines and age > _OLD_SECONDS:
+        head.append(f"No new figures for {format_duration(age)}; these are old.")
     return "\n".join([*head, *lines]) if lines else "No GPU figures yet."
 
 

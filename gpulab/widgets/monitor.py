@@ -11,6 +11,7 @@ import traitlets
 
 from gpulab.errors import GpulabError, RequestError
 from gpulab.widgets import describe, pump
+from gpulab.widgets.scene import EMPTY, Scene
 
 __all__ = ["Monitor", "monitor", "team"]
 
@@ -32,6 +33,9 @@ class Monitor(anywidget.AnyWidget):
         sync=True
     )
     devices: Any = traitlets.List(help="What changes seldom, one dictionary per device.").tag(sync=True)
+    waiting: Any = traitlets.List(help="Who waits for a GPU, in order; in the team's view only.").tag(
+        sync=True
+    )
     text = traitlets.Unicode(help="The figures in words.").tag(sync=True)
     span = traitlets.Float(pump.SPAN_SECONDS, help="Seconds that the lines go back.").tag(sync=True)
     window = traitlets.Bytes(help="The samples of that time; see gpulab.widgets.window.").tag(sync=True)
@@ -41,7 +45,7 @@ class Monitor(anywidget.AnyWidget):
         if devices not in _DEVICES:
             raise RequestError(f"devices is {devices!r}; it must be one of {', '.join(_DEVICES)}.")
         self.mode = "team" if team else devices
-        self._scene = pump.Scene({"trouble": "", "simulated": False}, [], None)
+        self._scene = EMPTY
         super().__init__()
         self._pump = pump.shared()
         self._pump.attach(self)
@@ -64,21 +68,26 @@ class Monitor(anywidget.AnyWidget):
         if bundle is not None:
             scene = self._scene
             data = bundle[0]
-            data["text/plain"] = describe.as_text(scene.snapshot, scene.machine, scene.devices)
+            data["text/plain"] = self._words()
             data["text/html"] = describe.as_html(scene.snapshot, scene.machine, scene.devices)
         return bundle
 
-    def show(self, scene: pump.Scene) -> None:
+    def _words(self) -> str:
+        scene = self._scene
+        return describe.as_text(scene.snapshot, scene.machine, scene.devices, age=scene.age)
+
+    def show(self, scene: Scene) -> None:
         """Called by the pump with each snapshot; only what has changed is sent to the front end."""
         self._scene = scene
         with self.hold_sync():
             self.machine = scene.machine
             self.devices = scene.devices
+            self.waiting = scene.waiting
 
     def show_window(self, packed: bytes, age: float) -> None:
         """Called by the pump at display, every ten seconds, and after a gap."""
         with self.hold_sync():
-            self.text = describe.as_text(self._scene.snapshot, self._scene.machine, self._scene.devices)
+            self.text = self._words()
             self.window_age = age
             self.window = packed
 

@@ -1,6 +1,6 @@
 """The one thread of a kernel that carries samples from the sampler's record to the monitors.
 
-A thread, since a synchronous cell stops asyncio tasks. It reads a file, never NVML, prints nothing,
+A thread, since a synchronous cell stops asyncio tasks. It reads files, never NVML, prints nothing,
 and ends by itself when no view answers, so that an idle kernel can be culled.
 """
 
@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from gpulab import config
-from gpulab.allocation import leases as lease_files
-from gpulab.allocation import session
-from gpulab.errors import GpulabError
-from gpulab.hardware import mask, record
-from gpulab.hardware.devices import Snapshot
-from gpulab.telemetry import sampler, store
-from gpulab.widgets import describe
+from gpulab.telemetry import series
+from gpulab.widgets.feed import Feed
+from gpulab.widgets.scene import Scene, compose
+from gpulab.widgets.silence import Silence
 from gpulab.widgets.window import Window
 
 __all__ = ["SILENCE_SECONDS", "SPAN_SECONDS", "Pump", "Scene", "View", "shared"]
@@ -35,18 +30,10 @@ SPAN_SECONDS = 180.0
 _POLL_SECONDS = 0.25
 _UPKEEP_SECONDS = 2.0
 _WINDOW_SECONDS = 10.0
-_GAP_SECONDS = 2.5
-_LATE_SECONDS = 1.5
+_GAP_SECONDS = 1.9
+"""A sample is missing in between: the store may have it, because the sampler never waits for us."""
 _FIRST_SECONDS = 1.5
 _LOG = logging.getLogger(__name__)
-
-
-class Scene(NamedTuple):
-    """What a monitor shows, less the samples."""
-
-    machine: dict[str, Any]
-    devices: list[dict[str, Any]]
-    snapshot: Snapshot | None
 
 
 class View(Protocol):
@@ -70,19 +57,15 @@ class Pump:
 
     def __init__(self, answering: Callable[[Callable[[], None]], bool] | None = None) -> None:
         """`answering(callback)` has the kernel's event loop call back; None where there is no kernel."""
-        self.settings = config.load()
+        self.feed = Feed()
         self.window = Window(SPAN_SECONDS)
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._views: weakref.WeakKeyDictionary[View, float] = weakref.WeakKeyDictionary()
         self._greeted: weakref.WeakSet[View] = weakref.WeakSet()
-        self._silence = _Silence(answering)
-        self._snapshot: Snapshot | None = None
-        self._signature: tuple[int, int] | None = None
-        self._leases: tuple[lease_files.LeaseRecord, ...] = ()
-        self._sampling = True
-        self._upkeep_at = self._window_at = self._ensured_at = -math.inf
+        self._silence = Silence(answering)
+        self._upkeep_at = self._window_at = -math.inf
 
     @property
     def running(self) -> bool:
@@ -92,11 +75,12 @@ class Pump:
     def attach(self, view: View) -> None:
         """Serve a new view: first what is known now (a sampler takes a moment to start), then the stream."""
         with self._lock:
-            self._upkeep()
+            self._upkeep([view, *self._views])
             deadline = time.monotonic() + _FIRST_SECONDS
-            while (
-                not self._read() and self._snapshot is None and self._sampling and time.monotonic() < deadline
-            ):
+            self.feed.read()
+            while self._may_still_come(deadline):
+                self.feed.revive()
+                self.feed.read()
                 time.sleep(0.02)
             self._greet(view)
         self.beat(view)
@@ -114,6 +98,9 @@ class Pump:
                 self._views[view] = self._silence.seconds
             if self._views:
                 self._start()
+
+    def _may_still_come(self, deadline: float) -> bool:
+        return self.feed.is_late and self.feed.sampling and time.monotonic() < deadline
 
     def _start(self) -> None:
         if not self.running:
@@ -145,117 +132,61 @@ class Pump:
     def _step(self, views: list[View]) -> None:
         now = time.monotonic()
         if now - self._upkeep_at >= _UPKEEP_SECONDS:
-            self._upkeep()
+            self._upkeep(views)
             self._show(views)
-        if self._read():
+        if self.feed.read():
             self._show(views)
             self._send(views)
-        elif self._age() > _LATE_SECONDS and now - self._ensured_at >= 1.0:
-            self._ensure()
+        elif self.feed.revive():
             self._show(views)
         for view in views:
             if view not in self._greeted:
                 self._greet(view)
         if now - self._window_at >= _WINDOW_SECONDS:
             self._window_at = now
-            self._send_window(views)
+            self._refresh(views)
 
-    def _upkeep(self) -> None:
-        """What need not be done each second: tell the sampler, look at leases, read the environment anew."""
+    def _upkeep(self, views: list[View]) -> None:
         self._upkeep_at = time.monotonic()
-        try:
-            self.settings = config.load()
-        except GpulabError:
-            _LOG.debug("Settings have become unreadable; the old ones stay", exc_info=True)
-        sampler.touch(self.settings)
-        self._leases = lease_files.live_leases(self.settings)
-        if self._age() > _LATE_SECONDS:
-            self._ensure()
-
-    def _ensure(self) -> None:
-        self._ensured_at = time.monotonic()
-        self._sampling = sampler.ensure(self.settings)
-
-    def _age(self) -> float:
-        """Seconds since the newest snapshot; infinite before the first."""
-        return math.inf if self._snapshot is None else max(0.0, time.time() - self._snapshot.time)
-
-    def _read(self) -> bool:
-        """Take the newest snapshot, if there is a newer one; True if so."""
-        try:
-            status = os.stat(record.record_path(self.settings))
-        except OSError:
-            return False
-        signature = (status.st_ino, status.st_mtime_ns)
-        if signature == self._signature:
-            return False
-        self._signature = signature
-        snapshot = record.latest(self.settings)
-        if snapshot is None or (self._snapshot is not None and snapshot.time == self._snapshot.time):
-            return False
-        self._snapshot = snapshot
-        return True
+        self.feed.upkeep(waiters=any(view.mode == "team" for view in views))
 
     def _send(self, views: list[View]) -> None:
         """The newest snapshot as one row; all rows where it does not follow on what was sent before."""
-        snapshot = self._snapshot
+        snapshot = self.feed.snapshot
         if snapshot is None:
             return
         if self.window.follows(snapshot, _GAP_SECONDS):
             packed = self.window.pack([self.window.append(snapshot)])
-            _tell(views, lambda view: view.show_samples(packed, self._age()))
+            _tell(views, lambda view: view.show_samples(packed, self.feed.age))
         else:
-            self.window.begin(snapshot, store.recent(self.settings, SPAN_SECONDS, until=snapshot.time))
+            settings = self.feed.settings
+            self.window.begin(snapshot, series.recent(settings, SPAN_SECONDS, until=snapshot.time))
             self._send_window(views)
+
+    def _refresh(self, views: list[View]) -> None:
+        """All rows again; from the store, if one was missing lately that the sampler had not written yet."""
+        snapshot = self.feed.snapshot
+        holed = self.window.has_hole(within=3 * _WINDOW_SECONDS, gap=_GAP_SECONDS)
+        if snapshot is not None and self.window.newest == snapshot.time and holed:
+            self.window.begin(snapshot, series.recent(self.feed.settings, SPAN_SECONDS, until=snapshot.time))
+        self._send_window(views)
 
     def _send_window(self, views: list[View]) -> None:
         if not self.window.rows:
             return
         packed = self.window.pack()
-        _tell(views, lambda view: view.show_window(packed, self._age()))
+        _tell(views, lambda view: view.show_window(packed, self.feed.age))
 
     def _greet(self, view: View) -> None:
-        if self._snapshot is not None and self.window.newest != self._snapshot.time:
+        if self.feed.snapshot is not None and self.window.newest != self.feed.snapshot.time:
             self._send([])
         self._show([view])
         self._send_window([view])
         self._greeted.add(view)
 
     def _show(self, views: list[View]) -> None:
-        scenes = {mode: self._scene(mode) for mode in {view.mode for view in views}}
+        scenes = {mode: compose(self.feed, mode) for mode in {view.mode for view in views}}
         _tell(views, lambda view: view.show(scenes[view.mode]))
-
-    def _scene(self, mode: str) -> Scene:
-        trouble = ""
-        if self._snapshot is None and not self._sampling:
-            folder = self.settings.machine_dir
-            trouble = f"GPUs cannot be sampled: {folder} cannot be written; point GPULAB_DATA_DIR elsewhere."
-        machine = describe.describe_machine(
-            self._snapshot, mode=mode, host=config.host_name() if mode == "team" else "", trouble=trouble
-        )
-        return Scene(machine, self._devices(mode), self._snapshot)
-
-    def _devices(self, mode: str) -> list[dict[str, Any]]:
-        snapshot = self._snapshot
-        if snapshot is None:
-            return []
-        lease = session.current()
-        return describe.describe_devices(
-            snapshot,
-            self._leases,
-            own=None if lease is None else lease.id,
-            visible=self._visible(snapshot) if mode == "visible" else None,
-            drained=self.settings.drained,
-            names=self.settings.names,
-        )
-
-    def _visible(self, snapshot: Snapshot) -> frozenset[str] | None:
-        try:
-            return mask.visible_uuids(
-                snapshot.devices, self.settings.visible_devices, self.settings.device_order
-            )
-        except GpulabError:
-            return None  # a mask that cannot be read hides nothing here
 
 
 def _tell(views: list[View], message: Callable[[View], None]) -> None:
@@ -265,33 +196,6 @@ def _tell(views: list[View], message: Callable[[View], None]) -> None:
             message(view)
         except Exception:  # noqa: BLE001 - the rim: a comm may be closed, or be another program's
             _LOG.debug("A monitor could not be told", exc_info=True)
-
-
-class _Silence:
-    """Seconds in which the kernel could have heard a view: those of a blocking cell do not count."""
-
-    def __init__(self, answering: Callable[[Callable[[], None]], bool] | None) -> None:
-        self.seconds = 0.0
-        self._answering = answering
-        self._answered = threading.Event()
-        self._answered.set()
-        self._asked_at = time.monotonic()
-
-    def begin(self) -> None:
-        """The time in which nobody listened does not count."""
-        self._asked_at = time.monotonic()
-
-    def listen(self) -> float:
-        """Count the time since the last call, if the kernel has answered since; ask it again."""
-        now = time.monotonic()
-        if self._answered.is_set():
-            self.seconds += min(now - self._asked_at, 1.0)
-            self._asked_at = now
-            if self._answering is not None:
-                self._answered.clear()
-                if not self._answering(self._answered.set):
-                    self._answered.set()
-        return self.seconds
 
 
 _shared: Pump | None = None

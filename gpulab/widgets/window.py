@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections import deque
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpulab.hardware.devices import Device, Snapshot
-from gpulab.telemetry.store import Sample
+from gpulab.telemetry.series import Sample
 
 __all__ = ["FIGURES", "Row", "Window", "pack"]
 
@@ -64,6 +65,11 @@ class Window:
             return False
         return 0 < snapshot.time - self.newest <= gap
 
+    def has_hole(self, *, within: float, gap: float) -> bool:
+        """Whether two rows of the last `within` seconds are more than `gap` seconds apart."""
+        recent = [row.time for row in self.rows if row.time >= self.rows[-1].time - within]
+        return any(after - before > gap for before, after in itertools.pairwise(recent))
+
     def begin(self, snapshot: Snapshot, history: dict[str, list[Sample]]) -> None:
         """Start over from the stored history, for the devices of this snapshot."""
         if self.uuids != _uuids(snapshot):
@@ -111,7 +117,7 @@ def _merge(uuids: Iterable[str | None], history: dict[str, list[Sample]], *, bef
     for uuid in filter(None, order):
         for sample in history.get(uuid, ()):
             if sample.time < before:
-                instants.setdefault(sample.time, {})[uuid] = _floats(*sample[1:])
+                instants.setdefault(sample.time, {})[uuid] = _floats(*sample[1:5])
     return [
         Row(time, tuple(x for uuid in order for x in instants[time].get(uuid or "", _UNKNOWN)))
         for time in sorted(instants)
