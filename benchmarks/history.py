@@ -1,4 +1,4 @@
-"""The history: a day of 8 GPUs with processes on disk, an hour reduced, a year of roll-ups, and what a sample costs.
+"""The history: a day of 8 GPUs on disk, an hour reduced, a year of roll-ups, and what a sample costs.
 
 The day is made whole through `Store.append`: 86,400 seconds of 8 GPUs with 4 processes each. The year's
 roll-ups are rows like that day's, put into the tables by SQL: 30 days of minutes and 366 of hours.
@@ -47,7 +47,7 @@ def run(seconds: int = 86_400) -> bool:
         kept = [
             _tell(f"a day of {_GPUS} GPUs with processes{scaled}", day / 1e6, _DAY_BYTES / 1e6, "MB"),
             _tell("a sample written, with its roll-ups (CPU)", spent * 1e3, _APPEND_SECONDS * 1e3, "ms"),
-            _tell("the last hour read and reduced", _read(settings, seconds) * 1e3, _READ_SECONDS * 1e3, "ms"),
+            _tell("the last hour reduced", _read(settings, seconds) * 1e3, _READ_SECONDS * 1e3, "ms"),
         ]
         print(f"  the writer's memory grew by {grown / 2**20:.1f} MiB over the day")
         kept.append(_tell("a year of roll-ups", _make_year(settings) / 1e6, _YEAR_BYTES / 1e6, "MB"))
@@ -146,7 +146,7 @@ def _read(settings: Settings, seconds: int) -> float:
 def _make_year(settings: Settings) -> float:
     """Bytes of a year's roll-ups: today's rows as those of the days before, without raw rows."""
     with sqlite3.connect(series.store_path(settings)) as connection:
-        for table in ("raw", "processes"):
+        for table in ("raw", "processes", "tens"):
             connection.execute(f"DELETE FROM {table}")
         for table, kept, length in (("minutes", MINUTES_SECONDS, MINUTE), ("hours", HOURS_SECONDS, HOUR)):
             _repeat(connection, table, int(kept / 86_400), 86_400 // length)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from gpulab.config import Settings
 from gpulab.telemetry.reading import opened
 from gpulab.telemetry.rollups import PERIODS, longest_period
 from gpulab.telemetry.rows import Point
-from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, MINUTE
+from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, MINUTE, TEN
 
 __all__ = ["reduced"]
 
@@ -29,7 +29,7 @@ _ROLLED = f"""SELECT ((key >> {ID_BITS}) * 1000 - :since) / :width AS part, key 
         / sum(iif(power_milliwatts IS NULL, NULL, milliseconds)),
     max(temperature_max_celsius)
 FROM %s WHERE key >= :first AND key < :last GROUP BY part, device"""
-_LEVELS = (("raw", 0), ("minutes", MINUTE), ("hours", HOUR))
+_LEVELS = (("raw", 0), ("tens", TEN), ("minutes", MINUTE), ("hours", HOUR))
 
 Parts = dict[tuple[int, int], tuple[float | None, ...]]
 
@@ -72,29 +72,29 @@ def _parts(
     connection: sqlite3.Connection, since: float, end: float, points: int
 ) -> tuple[float, Parts, float]:
     """The width of a part in seconds, the parts, and the distance between two that is a gap."""
-    longest = longest_period(connection)
     width = (end - since) / points
-    level = max(place for place, (_, least) in enumerate(_LEVELS) if least <= width)
-    oldest = [_reach(connection, table) for table, _ in _LEVELS]
-    # The older part of a range may only be kept in coarser rows
-    while level < 2 and since < oldest[level] and oldest[level + 1] < oldest[level] and oldest[level] > end:
-        level += 1
+    level = _level(connection, since, width)
     width = max(width, _LEVELS[level][1], 0.001)
     parts: Parts = {}
     upper = end
-    for place in _order(level):
-        table, length = _LEVELS[place]
-        lower = max(since, oldest[place]) if place >= level else _rolled_until(connection, level, since)
+    for place in range(level + 1):  # the newest time is not rolled up yet
+        lower = since if place == level else max(since, _rolled_until(connection, place + 1))
         if lower < upper:
-            parts = {**_read(connection, (table, length), since, width, (lower, upper)), **parts}
-        upper = min(upper, max(since, oldest[place]) if place >= level else lower)
-    finest = max(_LEVELS[level][1], longest)
-    return width, parts, max(1.5 * width, PERIODS * finest if level == 0 else 1.5 * width)
+            for part, figures in _read(connection, _LEVELS[place], since, width, (lower, upper)):
+                parts.setdefault(part, figures)
+        upper = min(upper, lower)
+    return width, parts, max(1.5 * width, PERIODS * longest_period(connection))
 
 
-def _order(level: int) -> list[int]:
-    """From the newest rows, which are not rolled up yet, to the oldest, which are left only as hours."""
-    return [*range(level), *range(level, 3)]
+def _level(connection: sqlite3.Connection, since: float, width: float) -> int:
+    """The coarsest rows that are fine enough; or coarser ones, where only those reach so far back."""
+    level = max(place for place, (_, length) in enumerate(_LEVELS) if length <= width)
+    oldest = [_reach(connection, table) for table, _ in _LEVELS]
+    while level + 1 < len(_LEVELS) and since < oldest[level]:
+        if not oldest[level] - oldest[level + 1] >= _LEVELS[level + 1][1]:
+            break
+        level += 1
+    return level
 
 
 def _reach(connection: sqlite3.Connection, table: str) -> float:
@@ -105,11 +105,11 @@ def _reach(connection: sqlite3.Connection, table: str) -> float:
     return float(found) / 1000 if table == "raw" else float(found)
 
 
-def _rolled_until(connection: sqlite3.Connection, level: int, since: float) -> float:
+def _rolled_until(connection: sqlite3.Connection, level: int) -> float:
     """From when on only finer rows tell of the newest time."""
     table, length = _LEVELS[level]
     newest = connection.execute(f"SELECT max(key) >> {ID_BITS} FROM {table}").fetchone()[0]
-    return since if newest is None else max(since, float(newest) + length)
+    return float("-inf") if newest is None else float(newest) + length
 
 
 def _read(
@@ -118,7 +118,7 @@ def _read(
     since: float,
     width: float,
     span: tuple[float, float],
-) -> Parts:
+) -> Iterator[tuple[tuple[int, int], tuple[float | None, ...]]]:
     table, length = level
     scale = 1 if length else 1000
     values = {
@@ -127,5 +127,6 @@ def _read(
         "first": int(span[0] * scale) << ID_BITS,
         "last": int(span[1] * scale + 1) << ID_BITS,
     }
-    query = _RAW if not length else _ROLLED % table
-    return {(part, device): tuple(figures) for part, device, *figures in connection.execute(query, values)}
+    query = _ROLLED % table if length else _RAW
+    for part, device, *figures in connection.execute(query, values):
+        yield (part, device), tuple(figures)

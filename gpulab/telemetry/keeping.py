@@ -7,7 +7,7 @@ from __future__ import annotations
 import sqlite3
 
 from gpulab.telemetry.rollups import PERIODS, integrate, intervals, longest_period, roll_up_hour
-from gpulab.telemetry.schema import HOUR, ID_BITS, MINUTE, key_of
+from gpulab.telemetry.schema import HOUR, ID_BITS, MINUTE, TEN, key_of
 from gpulab.telemetry.usage import attribute, presence, tenures
 
 __all__ = ["HOURS_SECONDS", "MINUTES_SECONDS", "RAW_SECONDS", "free", "is_told", "prune", "roll_up", "shrink"]
@@ -21,7 +21,7 @@ _SPARED = 600
 """Seconds of raw samples that no bound takes."""
 _CHUNKS = 8
 _FREED_AT_ONCE = 4096
-_INSERT_MINUTE = "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR REPLACE INTO %s VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_USAGE = "INSERT OR REPLACE INTO usage_minutes VALUES (?, ?, ?, ?, ?, ?)"
 
 
@@ -50,7 +50,10 @@ def _roll_up_minute(connection: sqlite3.Connection, start: int) -> None:
     found = list(intervals(connection, *span))
     reach = PERIODS * longest_period(connection)
     tallies = attribute(found, presence(connection, *span, reach), tenures(connection, *span))
-    connection.executemany(_INSERT_MINUTE, integrate(start, found))
+    connection.executemany(_INSERT % "minutes", integrate(start, found))
+    for ten in range(start, start + MINUTE, TEN):
+        within = (part for part in found if (part.start + part.milliseconds // 2) // 1000 // TEN * TEN == ten)
+        connection.executemany(_INSERT % "tens", integrate(ten, within))
     connection.execute("DELETE FROM usage_minutes WHERE start = ?", (start,))
     connection.executemany(
         _INSERT_USAGE,
@@ -106,6 +109,7 @@ def _oldest_pending(connection: sqlite3.Connection, length: int, cut: float) -> 
 def _drop_raw(connection: sqlite3.Connection, cut: float) -> None:
     for table in ("raw", "processes"):
         connection.execute(f"DELETE FROM {table} WHERE key < ?", (key_of(cut),))
+    connection.execute("DELETE FROM tens WHERE key < ?", (int(cut) << ID_BITS,))
 
 
 def _drop_minutes(connection: sqlite3.Connection, cut: float) -> None:

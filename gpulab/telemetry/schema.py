@@ -20,6 +20,7 @@ __all__ = [
     "MINUTE",
     "SCHEMA_VERSION",
     "STATES",
+    "TEN",
     "THROTTLE_REASONS",
     "HistoryError",
     "create",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 2
-MINUTE, HOUR = 60, 3600
+TEN, MINUTE, HOUR = 10, 60, 3600
 ID_BITS = 10
 MAX_ID = 2**ID_BITS - 1
 STATES = ("ok", "lost", "error", "unresponsive")
@@ -82,6 +83,7 @@ _TABLES = {
     priority TEXT NOT NULL, notebook TEXT, since REAL NOT NULL, seen REAL NOT NULL, until REAL,
     PRIMARY KEY (since, id)
 ) WITHOUT ROWID""",
+    "tens": _ROLLUP,
     "minutes": _ROLLUP,
     "hours": _ROLLUP,
     "usage_minutes": _USAGE,
