@@ -86,7 +86,7 @@ class Feed:
         return True
 
     def revive(self) -> bool:
-        """See to a sampler where the record is late, ever more seldom if that does not help; True if tried."""
+        """See to a sampler where the record is late, ever more seldom if in vain; True if tried."""
         now = time.monotonic()
         if not self.is_late or now < self._ensure_at:
             return False

@@ -340,3 +340,87 @@ def overflow(page: Page) -> float:
             }"""
         )
     )
+
+
+def test_a_pause_is_told_with_its_sentence_and_is_no_alarm(page: Page) -> None:
+    sentence = "root has paused gpulab since 14:02; `gpulab resume` ends it."
+    show(page, [], machine={**MACHINE, "state": "paused", "trouble": sentence})
+    expect(page.locator(".gl-notice")).to_have_text(sentence)
+    expect(page.locator(".gl-live")).to_have_text("paused")
+    expect(page.locator(".gl-live")).to_have_attribute("data-kind", "waiting")
+
+
+def test_what_holds_a_gpu_back_is_a_small_badge_and_only_where_it_is_known(page: Page) -> None:
+    why = "It would run faster, but draws all the power that it may."
+    capped = device(0, sm_clock_mhz=1335.0, brake=["power cap", why])
+    show(page, [capped, device(1, sm_clock_mhz=1980.0, brake=None), device(2)])
+    stream(page, packed([NOON], BUSY, BUSY, BUSY))
+    badge = page.locator(".gl-brake:visible")
+    expect(badge).to_have_text("power cap")
+    expect(badge).to_have_attribute("title", why)
+    expect(page.locator(".gl-gpu.gl-figure").first).to_have_attribute("title", "SM clock 1335 MHz")
+    page.get_by_role("button", name="Show table").click()
+    expect(page.locator(".gl-table td:nth-child(8)")).to_have_text(["1335 MHz", "1980 MHz", "n/a"])
+    expect(page.locator(".gl-table td:nth-child(9)")).to_have_text(["power cap", "", ""])
+
+
+def test_a_gpu_that_hangs_keeps_its_row_and_chart_until_it_answers_again(page: Page) -> None:
+    show(page, [device(0), device(1)])
+    stream(page, packed([NOON], BUSY, BUSY))
+    page.evaluate("void (document.querySelectorAll('.gl-row')[1].dataset.first = 'yes')")
+    hung = device(1, state="unresponsive", message="GPU 1 does not answer.", memory_total_bytes=None)
+    page.evaluate("devices => change({devices})", [device(0), hung])
+    page.evaluate(
+        "m => message({kind: 'samples', age: 0.1}, m)", packed([NOON + 1], BUSY, (float("nan"),) * 4)
+    )
+    expect(page.locator(".gl-broken .gl-use")).to_have_text("GPU 1 does not answer.")
+    expect(page.locator(".gl-row .gl-gpu .gl-number")).to_have_text(["87", "n/a"])
+    page.evaluate("devices => change({devices})", [device(0), device(1)])
+    page.evaluate("m => message({kind: 'samples', age: 0.1}, m)", packed([NOON + 2], BUSY, BUSY))
+    expect(page.locator(".gl-row .gl-gpu .gl-number")).to_have_text(["87", "87"])
+    expect(page.locator(".gl-row[data-first=yes]")).to_have_count(1)
+
+
+def test_a_missing_sample_breaks_the_line_and_a_late_one_does_not(page: Page) -> None:
+    source = (Path(gpulab.__file__).parent.parent / "frontend" / "src" / "state.js").read_text()
+    values = page.evaluate(
+        """async ([source, times]) => {
+            const url = URL.createObjectURL(new Blob([source], {type: "text/javascript"}));
+            const { History } = await import(url);
+            const history = new History(180);
+            const rows = times.map((time) => ({ time, figures: new Float32Array([50, 0, 0, 0]) }));
+            history.replace({ layout: 1, rows }, 0);
+            return history.series(0, 0)[1];
+        }""",
+        [source, [NOON, NOON + 1, NOON + 2.4, NOON + 3, NOON + 5, NOON + 6]],
+    )
+    assert values == [50, 50, 50, 50, None, 50, 50]
+
+
+def waiter(place: int, who: str, **changes: Any) -> dict[str, Any]:
+    entry = {"place": place, "who": who, "notebook": None, "for": "1 GPU", "priority": "normal"}
+    return {**entry, "since": NOON - 86_400 * 3, "answers": True, **changes}
+
+
+def test_who_waits_is_listed_below_the_gpus_and_nothing_of_theirs_is_markup(page: Page) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    waiting = [
+        waiter(1, "ada", notebook="train.ipynb", priority="high"),
+        waiter(2, evil, **{"for": "8.0 GiB of a GPU"}, answers=False),
+        *(waiter(place, "grace") for place in range(3, 9)),
+        {"more": 4},
+    ]
+    show(page, [device(0)], machine={**MACHINE, "mode": "team"})
+    expect(page.locator(".gl-queue")).to_be_hidden()
+    page.evaluate("waiting => change({waiting})", waiting)
+    expect(page.locator(".gl-queue-title")).to_have_text("Waiting: 12")
+    expect(page.locator(".gl-queue-line")).to_have_count(5)
+    expect(page.locator(".gl-queue-rest")).to_have_text("and 7 more")
+    lines = [" ".join(text.split()) for text in page.locator(".gl-queue-line").all_inner_texts()]
+    assert re.fullmatch(r"1 ada · train\.ipynb waits for 1 GPU, since .*\d\d:\d\d, high priority", lines[0])
+    assert re.fullmatch(
+        rf"2 {re.escape(evil)} waits for 8\.0 GiB of a GPU, since .*\d\d:\d\d, does not answer now", lines[1]
+    )
+    expect(page.locator("#root img")).to_have_count(0)
+    page.evaluate("change({waiting: []})")
+    expect(page.locator(".gl-queue")).to_be_hidden()

@@ -96,6 +96,18 @@ def test_a_lost_device_and_impossible_figures_are_unknown() -> None:
     assert math.isnan(unpack(window.pack())[2][1][1][0])
 
 
+def test_a_hole_is_found_while_it_is_recent() -> None:
+    window = Window(60)
+    window.begin(snapshot(NOON, "a"), {})
+    window.append(snapshot(NOON + 1, "a"))
+    assert not window.has_hole(within=30, gap=1.9)
+    window.append(snapshot(NOON + 4, "a"))
+    assert window.has_hole(within=30, gap=1.9)
+    window.append(snapshot(NOON + 5, "a"))
+    assert not window.has_hole(within=1, gap=1.9)
+    assert not Window(60).has_hole(within=30, gap=1.9)
+
+
 def test_no_rows_are_a_header_only() -> None:
     assert unpack(pack([], layout=3, devices=8)) == (3, 8, [])
     assert len(pack([Row(NOON, (1.0,) * 4)], layout=1, devices=1)) == 16 + 5 * 4
