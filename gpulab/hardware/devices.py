@@ -61,6 +61,8 @@ class Process(NamedTuple):
     gpu_percent: float | None = None
     type: str = "compute"
     """compute or graphics"""
+    uid: int | None = None
+    """The account's number; told also where its name is not."""
 
 
 class Device(NamedTuple):
@@ -93,6 +95,17 @@ class Device(NamedTuple):
     """default, exclusive_process or prohibited"""
     processes: tuple[Process, ...] | None = None
     """None if they could not be listed; that is not the same as none."""
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    """Why the clocks are lower than they could be, in NVML's words (sw_power_cap, ...); () if nothing holds them."""
+    pcie_rx_bytes_per_second: float | None = None
+    """To the device; this and the next three only where they were asked for."""
+    pcie_tx_bytes_per_second: float | None = None
+    nvlink_rx_bytes_per_second: float | None = None
+    nvlink_tx_bytes_per_second: float | None = None
+    detailed_at: float | None = None
+    """Seconds since the epoch when temperature, clocks and the like were read; they are asked more seldom."""
 
     @property
     def unattributed_bytes(self) -> int | None:
@@ -134,6 +147,11 @@ class Device(NamedTuple):
             "compute_mode": self.compute_mode,
             "processes": None if self.processes is None else [p._asdict() for p in self.processes],
             "unattributed_bytes": self.unattributed_bytes,
+            "clocks": {"sm_mhz": self.sm_clock_mhz, "memory_mhz": self.memory_clock_mhz},
+            "throttle_reasons": None if self.throttle_reasons is None else list(self.throttle_reasons),
+            "pcie": _link(self.pcie_rx_bytes_per_second, self.pcie_tx_bytes_per_second),
+            "nvlink": _link(self.nvlink_rx_bytes_per_second, self.nvlink_tx_bytes_per_second),
+            "detailed_at": self.detailed_at,
         }
 
     @classmethod
@@ -145,7 +163,19 @@ class Device(NamedTuple):
         known["gpu_percent"] = entry["utilization"]["gpu_percent"]
         known["memory_percent"] = entry["utilization"]["memory_percent"]
         known["processes"] = None if processes is None else tuple(Process(**p) for p in processes)
+        reasons = entry.get("throttle_reasons")  # this and what follows is new: an older sampler writes none
+        known["throttle_reasons"] = None if reasons is None else tuple(reasons)
+        clocks = entry.get("clocks") or {}
+        known["sm_clock_mhz"], known["memory_clock_mhz"] = clocks.get("sm_mhz"), clocks.get("memory_mhz")
+        for link in ("pcie", "nvlink"):
+            for way in ("rx", "tx"):
+                name = f"{way}_bytes_per_second"
+                known[f"{link}_{name}"] = (entry.get(link) or {}).get(name)
         return cls(**known)
+
+
+def _link(rx: float | None, tx: float | None) -> dict[str, float | None]:
+    return {"rx_bytes_per_second": rx, "tx_bytes_per_second": tx}
 
 
 class Snapshot(NamedTuple):

@@ -4,9 +4,9 @@ All values are functions of the wall clock, so several processes that read one s
 """
 
 import math
-import time
 from typing import NamedTuple
 
+from gpulab.hardware.simulation import clock
 from gpulab.hardware.simulation.profiles import Profile
 
 __all__ = [
@@ -173,7 +173,7 @@ class Machine(NamedTuple):
 
     def seconds(self) -> float:
         """Now, as the scenario counts it: since its epoch."""
-        return time.time() - self.epoch
+        return clock.now() - self.epoch
 
 
 def value_at(series: Series, seconds: float) -> float:
