@@ -98,7 +98,7 @@ class Device(NamedTuple):
     sm_clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    """Why the clocks are lower than they could be, in NVML's words (sw_power_cap, ...); () if nothing holds them."""
+    """What holds the clocks down, in NVML's words (sw_power_cap, ...); () if nothing does."""
     pcie_rx_bytes_per_second: float | None = None
     """To the device; this and the next three only where they were asked for."""
     pcie_tx_bytes_per_second: float | None = None

@@ -46,6 +46,9 @@ def load(text: str) -> Machine:
     faults
         Objects: call (pattern), gpu (null: any), code, latency (seconds), hang (until the file no
         longer says so), after and times (calls), from and until (seconds).
+    leases
+        Objects: gpu, uid, from and until (seconds), memory (null: the whole device), notebook. Who holds
+        what in a rehearsal (gpulab.telemetry.rehearsal); elsewhere only live processes hold leases.
     hidden_symbols, call_log
         Patterns of functions that this driver lacks; a file for one line a call: name, GPU, pid.
     """

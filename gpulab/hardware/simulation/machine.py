@@ -19,6 +19,7 @@ __all__ = [
     "Machine",
     "Series",
     "SimulatedDevice",
+    "SimulatedLease",
     "SimulatedProcess",
     "Slice",
     "Steps",
@@ -135,6 +136,20 @@ class SimulatedProcess(NamedTuple):
     slice: int | None = None
 
 
+class SimulatedLease(NamedTuple):
+    """Who holds a device, and when; for a rehearsal, which has no live processes."""
+
+    gpu: int
+    uid: int
+    start: float
+    """Seconds of the scenario."""
+    end: float
+    memory: int | None = None
+    """Bytes of a share; None for the whole device."""
+    notebook: str | None = None
+    slice: int | None = None
+
+
 class Fault(NamedTuple):
     """What goes wrong with calls whose name matches, on one GPU or on all."""
 
@@ -165,6 +180,7 @@ class Machine(NamedTuple):
     devices: tuple[SimulatedDevice, ...]
     processes: tuple[SimulatedProcess, ...] = ()
     faults: tuple[Fault, ...] = ()
+    leases: tuple[SimulatedLease, ...] = ()
     driver: str = "580.95.05"
     cuda: str = "13.0"
     epoch: float = 0.0

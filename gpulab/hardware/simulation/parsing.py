@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ from gpulab.hardware.simulation.machine import (
     Fault,
     Machine,
     SimulatedDevice,
+    SimulatedLease,
     SimulatedProcess,
     Slice,
     calls_of,
@@ -75,6 +77,7 @@ def _machine(entry: Entry) -> Machine:
         devices=tuple(devices),
         processes=tuple(entry.each("processes", lambda e: _process(e, devices))),
         faults=tuple(entry.each("faults", lambda e: _fault(e, devices))),
+        leases=tuple(entry.each("leases", lambda e: _lease(e, devices))),
         driver=entry.take("driver", text, "580.95.05"),
         cuda=entry.take("cuda", _cuda, "13.0"),
         epoch=entry.take("epoch", number, 0.0),
@@ -192,6 +195,21 @@ def _process(entry: Entry, devices: list[SimulatedDevice]) -> SimulatedProcess:
     )
     entry.close()
     return process
+
+
+def _lease(entry: Entry, devices: list[SimulatedDevice]) -> SimulatedLease:
+    gpu, part = entry.take("gpu", lambda v, w: _gpu(v, w, devices), (0, None))
+    lease = SimulatedLease(
+        gpu=gpu,
+        slice=part,
+        uid=entry.take("uid", integer, 0),
+        start=entry.take("from", number, 0.0),
+        end=entry.take("until", number, math.inf),
+        memory=entry.take("memory", lambda v, w: None if v is None else size(v, w), None),
+        notebook=entry.take("notebook", text, None),
+    )
+    entry.close()
+    return lease
 
 
 def _fault(entry: Entry, devices: list[SimulatedDevice]) -> Fault:
