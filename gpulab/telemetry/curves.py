@@ -78,7 +78,8 @@ def _parts(
     parts: Parts = {}
     upper = end
     for place in range(level + 1):  # the newest time is not rolled up yet
-        lower = since if place == level else max(since, _rolled_until(connection, place + 1))
+        rolled = [_rolled_until(connection, coarser) for coarser in range(place + 1, level + 1)]
+        lower = max(since, *rolled) if rolled else since
         if lower < upper:
             for part, figures in _read(connection, _LEVELS[place], since, width, (lower, upper)):
                 parts.setdefault(part, figures)
@@ -90,10 +91,9 @@ def _level(connection: sqlite3.Connection, since: float, width: float) -> int:
     """The coarsest rows that are fine enough; or coarser ones, where only those reach so far back."""
     level = max(place for place, (_, length) in enumerate(_LEVELS) if length <= width)
     oldest = [_reach(connection, table) for table, _ in _LEVELS]
-    while level + 1 < len(_LEVELS) and since < oldest[level]:
-        if not oldest[level] - oldest[level + 1] >= _LEVELS[level + 1][1]:
-            break
-        level += 1
+    for coarser in range(level + 1, len(_LEVELS)):
+        if since < oldest[level] and oldest[level] - oldest[coarser] >= _LEVELS[coarser][1]:
+            level = coarser
     return level
 
 

@@ -140,7 +140,8 @@ def free(connection: sqlite3.Connection) -> None:
     """Give pages back if a quarter of the file is empty; fewer are soon filled again."""
     pages, empty = _pragma(connection, "page_count"), _pragma(connection, "freelist_count")
     if empty > max(256, pages // 4):
-        connection.execute(f"PRAGMA incremental_vacuum({_FREED_AT_ONCE})").fetchall()
+        # Not `execute`, which frees a single page: each one is a step of the statement
+        connection.executescript(f"PRAGMA incremental_vacuum({_FREED_AT_ONCE})")
 
 
 def _used(connection: sqlite3.Connection) -> int:

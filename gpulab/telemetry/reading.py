@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gpulab.config import Settings
+from gpulab.hardware import hosting
 from gpulab.telemetry import schema
 
 __all__ = ["history_path", "opened", "store_path", "suspect_path", "trouble"]
@@ -24,10 +25,6 @@ def store_path(settings: Settings) -> str:
 
 def history_path(settings: Settings) -> str:
     """The file that is read: of the host's sampler while its record is trusted, else the account's own."""
-    try:
-        from gpulab.hardware import hosting
-    except ImportError:
-        return store_path(settings)
     return hosting.history_path(settings) or store_path(settings)
 
 

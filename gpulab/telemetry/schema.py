@@ -136,10 +136,7 @@ def migrate(connection: sqlite3.Connection) -> None:
                 f"INSERT OR REPLACE INTO raw {_FROM_FIRST} FROM samples_1 WHERE device <= {MAX_ID} ORDER BY 1"
             )
             connection.execute("DROP TABLE samples_1")
-            connection.execute(
-                f"INSERT OR IGNORE INTO pending SELECT {MINUTE}, "
-                f"(key >> {ID_BITS}) / 1000 / {MINUTE} * {MINUTE} AS start FROM raw GROUP BY start"
-            )
+            _wait_for_rolling_up(connection)
 
 
 def pretend(connection: sqlite3.Connection) -> None:
@@ -149,6 +146,15 @@ def pretend(connection: sqlite3.Connection) -> None:
             connection.execute(f"CREATE TEMP VIEW raw AS {_FROM_FIRST} FROM samples")
         elif name != "devices":
             connection.execute(f"CREATE TEMP TABLE {name} {columns}")
+    _wait_for_rolling_up(connection)
+
+
+def _wait_for_rolling_up(connection: sqlite3.Connection) -> None:
+    """Note each minute that has raw rows as one that is not rolled up."""
+    connection.execute(
+        f"INSERT OR IGNORE INTO pending SELECT {MINUTE}, "
+        f"(key >> {ID_BITS}) / 1000 / {MINUTE} * {MINUTE} AS start FROM raw GROUP BY start"
+    )
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

@@ -64,7 +64,9 @@ class ProcessLog:
     ) -> Iterator[tuple[object, ...]]:
         if device.processes is None:
             return
-        there = {process.pid: process for process in reversed(device.processes)}
+        there: dict[int, Process] = {}
+        for process in device.processes:
+            there.setdefault(process.pid, process)
         holding = [lease for lease in leases if device.uuid in lease.gpus]
         for pid, process in there.items():
             named = self._named(process, holding)
