@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Collection, Iterator
@@ -125,7 +126,7 @@ def _read(
         "since": round(since * 1000),
         "width": round(width * 1000),
         "first": int(span[0] * scale) << ID_BITS,
-        "last": int(span[1] * scale + 1) << ID_BITS,
+        "last": (math.ceil(span[1] * scale) + (not length)) << ID_BITS,
     }
     query = _ROLLED % table if length else _RAW
     for part, device, *figures in connection.execute(query, values):
