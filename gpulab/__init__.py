@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpulab.hardware.observe import snapshot
     from gpulab.jupyter.extension import load_ipython_extension, unload_ipython_extension
     from gpulab.limits.limiting import limit_memory
+    from gpulab.telemetry.history import history
     from gpulab.widgets.monitor import monitor
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ __all__ = [
     "acquire",
     "compare",
     "current",
+    "history",
     "limit_memory",
     "load_ipython_extension",
     "monitor",
@@ -37,6 +39,7 @@ _HOME = {
     "acquire": "gpulab.allocation.session",
     "compare": "gpulab.compare",
     "current": "gpulab.allocation.session",
+    "history": "gpulab.telemetry.history",
     "limit_memory": "gpulab.limits.limiting",
     "load_ipython_extension": "gpulab.jupyter.extension",
     "monitor": "gpulab.widgets.monitor",
