@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 
 from gpulab import config
 from gpulab.commands.finding import Finding
+from gpulab.commands.history_checks import check_history
 from gpulab.commands.lease_checks import check_leases, check_scope
 from gpulab.commands.rule_checks import check_rules
+from gpulab.commands.sampler_checks import check_paused, check_sampler, check_service
 from gpulab.config import Settings
 from gpulab.errors import ConfigError, GpulabError
 from gpulab.hardware import nvml
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import visible_uuids
-from gpulab.hardware.record import latest
 
 __all__ = ["Finding", "add_arguments", "examine", "run"]
 
@@ -57,7 +58,10 @@ def examine() -> Iterator[Finding]:
         ("rules", lambda: check_rules(snapshot, settings) if rules else iter(())),
         ("leases", lambda: check_leases(settings)),
         ("lease scope", lambda: check_scope(settings)),
-        ("sampler", lambda: _sampler(settings)),
+        ("paused", lambda: check_paused(settings)),
+        ("sampler", lambda: check_sampler(settings)),
+        ("service", lambda: check_service(settings)),
+        ("history", lambda: check_history(settings)),
         ("Jupyter", _jupyter),
         ("front end", _front_end),
         ("GPU libraries", _libraries),
@@ -102,23 +106,6 @@ def _mask(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     else:
         message = f"CUDA_VISIBLE_DEVICES={mask!r} names no device of this machine; correct or unset it."
         yield Finding("mask", "fail", message)
-
-
-def _sampler(settings: Settings) -> Iterator[Finding]:
-    fresh = latest(settings, max_age=5.0)
-    if fresh is not None:
-        yield Finding("sampler", "ok", "running; its record is fresh")
-    elif os.access(_existing(settings.machine_dir), os.W_OK):
-        yield Finding("sampler", "ok", "not running now; it starts when somebody looks")
-    else:
-        message = f"{settings.machine_dir} cannot be written; set GPULAB_DATA_DIR to a directory of yours."
-        yield Finding("sampler", "fail", message)
-
-
-def _existing(path: str) -> str:
-    while path != os.path.dirname(path) and not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
 
 
 def _jupyter() -> Iterator[Finding]:

@@ -1,11 +1,9 @@
-"""Whether the sampler's record has changed, by stat calls alone: nothing is parsed to know that it lives."""
+"""Whether a sampler's record has changed, by stat calls alone: nothing is parsed to know that it lives."""
 
 from __future__ import annotations
 
 import os
-
-from gpulab.config import Settings
-from gpulab.hardware import record
+from collections.abc import Iterable
 
 __all__ = ["Pulse"]
 
@@ -13,20 +11,16 @@ _Stamp = tuple[int, int] | None
 
 
 class Pulse:
-    """Remembers what the record's file looked like."""
+    """Remembers what some files looked like."""
 
     def __init__(self) -> None:
         self._stamps: tuple[_Stamp, ...] | None = None
 
-    def changed(self, settings: Settings) -> bool:
-        """True if there is a record that is another than at the last call. Never raises."""
-        stamps = tuple(_stamp(path) for path in _paths(settings))
+    def changed(self, paths: Iterable[str]) -> bool:
+        """True if one of them is there and not as it was at the last call. Never raises."""
+        stamps = tuple(_stamp(path) for path in paths)
         before, self._stamps = self._stamps, stamps
         return stamps != before and any(stamps)
-
-
-def _paths(settings: Settings) -> tuple[str, ...]:
-    return (record.record_path(settings),)
 
 
 def _stamp(path: str) -> _Stamp:

@@ -8,6 +8,7 @@ from gpulab import config
 from gpulab.allocation import session
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
+from gpulab.hardware import record
 from gpulab.jupyter.attendant import Attendant
 from gpulab.jupyter.pulse import Pulse
 from gpulab.telemetry import sampler
@@ -32,12 +33,12 @@ class Sampling:
         settings = self._known() if session.current() is not None else None
         if settings is None:
             return
-        if self._pulse.changed(settings):
+        if self._pulse.changed((record.record_path(settings),)):
             self._pause, self._again_at = EVERY, 0.0
         elif time.monotonic() >= self._again_at:
             self._again_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            sampler.ensure(settings)
+            sampler.ensure(settings)  # starts nothing while a service of the host samples
 
     def _known(self) -> Settings | None:
         """Read once: which machine and which directory a kernel samples does not change while it lives."""

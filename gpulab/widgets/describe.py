@@ -76,7 +76,7 @@ def describe_devices(
                 "share_bytes": None if mine is None else mine.memory_bytes,
                 "memory_total_bytes": device.memory.total_bytes,
                 "power_limit_watts": device.power_limit_watts,
-                "sm_clock_mhz": getattr(device, "sm_clock_mhz", None) if device.state == "ok" else None,
+                "sm_clock_mhz": device.sm_clock_mhz if device.state == "ok" else None,
                 "brake": brake(device),
                 "use": _use(device, holders, parents, drained),
                 "users": _users(device, names),

@@ -73,7 +73,7 @@ class Feed:
         """Take the newest snapshot, if there is a newer one; True if so."""
         now = time.monotonic()
         watched, self._looked_at = now - self._looked_at, now
-        if not self._pulse.changed(self.settings):
+        if not self._pulse.changed(record.paths(self.settings)):
             return False
         snapshot = record.latest(self.settings)
         if snapshot is None or (self.snapshot is not None and snapshot.time == self.snapshot.time):

@@ -18,7 +18,7 @@ _BRAKES = {
 
 def brake(device: Device) -> tuple[str, str] | None:
     """The gravest reason for which the device runs slower than it could; None if none is known."""
-    reasons = getattr(device, "throttle_reasons", None)
+    reasons = device.throttle_reasons
     if device.state != "ok" or not reasons or "gpu_idle" in reasons:
         return None
     return next((words for reason, words in _BRAKES.items() if reason in reasons), None)
