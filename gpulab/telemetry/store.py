@@ -174,7 +174,8 @@ class _File:
     def write(self, snapshot: Snapshot, leases: Sequence[LeaseRecord] | None, *, booted: float) -> bool:
         """One transaction; False if the history tells of this time already."""
         now = snapshot.time
-        told = round(now * 1000) < self._newest and keeping.is_told(self.connection, now, self._reach)
+        ahead = round(now * 1000) - self._newest
+        told = ahead == 0 or (ahead < 0 and keeping.is_told(self.connection, now, self._reach))
         with self.connection:
             if leases is not None:
                 self._leases.write(now, leases, booted)
