@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from typing import Any
 
 from gpulab.config import Settings
 from gpulab.telemetry.reading import opened
@@ -32,7 +33,8 @@ _ROLLED = f"""SELECT ((key >> {ID_BITS}) * 1000 - :since) / :width AS part, key 
 FROM %s WHERE key >= :first AND key < :last GROUP BY part, device"""
 _LEVELS = (("raw", 0), ("tens", TEN), ("minutes", MINUTE), ("hours", HOUR))
 
-Parts = dict[tuple[int, int], tuple[float | None, ...]]
+Part = tuple[Any, ...]
+"""The number of a part of the range, the number of a device, and its figures."""
 
 
 def reduced(
@@ -55,37 +57,49 @@ def reduced(
     with opened(settings) as connection:
         if connection is not None:
             names = {number: uuid for uuid, number in connection.execute("SELECT uuid, id FROM devices")}
-            width, parts, spacing = _parts(connection, since, end, max(1, points))
-            for (part, device), figures in sorted(parts.items()):
+            width, rows, spacing = _parts(connection, since, end, max(1, points))
+            for device, curve in _curves(rows, since, width, spacing).items():
                 uuid = names.get(device)
                 if uuid is not None and (uuids is None or uuid in uuids):
-                    _add(curves.setdefault(uuid, []), since + (part + 0.5) * width, spacing, figures)
+                    curves[uuid] = curve
     return curves
 
 
-def _add(curve: list[Point], moment: float, spacing: float, figures: tuple[float | None, ...]) -> None:
-    if curve and moment - curve[-1].time > spacing:
-        curve.append(Point((curve[-1].time + moment) / 2, *_GAP))
-    curve.append(Point(moment, *figures))  # type: ignore[arg-type]  # SQLite keeps bytes whole
+def _curves(rows: list[Part], since: float, width: float, spacing: float) -> dict[int, list[Point]]:
+    """By device. A tight loop: it takes most of the time that a page waits for its picture."""
+    curves: dict[int, list[Point]] = {}
+    last: dict[int, float] = {}
+    make, first = Point._make, since + width / 2
+    for part, device, *figures in rows:
+        moment = first + part * width
+        before = last.get(device)
+        last[device] = moment
+        if before is None:
+            curves[device] = [make((moment, *figures))]
+        elif moment > before:  # where two kinds of rows meet in one part the coarser stands
+            if moment - before > spacing:
+                curves[device].append(Point((before + moment) / 2, *_GAP))
+            curves[device].append(make((moment, *figures)))
+    return curves
 
 
 def _parts(
     connection: sqlite3.Connection, since: float, end: float, points: int
-) -> tuple[float, Parts, float]:
-    """The width of a part in seconds, the parts, and the distance between two that is a gap."""
+) -> tuple[float, list[Part], float]:
+    """The width of a part in seconds, the parts in order, and the distance between two that is a gap."""
     width = (end - since) / points
     level = _level(connection, since, width)
     width = max(width, _LEVELS[level][1], 0.001)
-    parts: Parts = {}
+    found: list[list[Part]] = []
     upper = end
     for place in range(level + 1):  # the newest time is not rolled up yet
         rolled = [_rolled_until(connection, coarser) for coarser in range(place + 1, level + 1)]
         lower = max(since, *rolled) if rolled else since
         if lower < upper:
-            for part, figures in _read(connection, _LEVELS[place], since, width, (lower, upper)):
-                parts.setdefault(part, figures)
+            found.insert(0, _read(connection, _LEVELS[place], since, width, (lower, upper)))
         upper = min(upper, lower)
-    return width, parts, max(1.5 * width, PERIODS * longest_period(connection))
+    rows = [row for rows in found for row in rows]
+    return width, rows, max(1.5 * width, PERIODS * longest_period(connection))
 
 
 def _level(connection: sqlite3.Connection, since: float, width: float) -> int:
@@ -119,7 +133,7 @@ def _read(
     since: float,
     width: float,
     span: tuple[float, float],
-) -> Iterator[tuple[tuple[int, int], tuple[float | None, ...]]]:
+) -> list[Part]:
     table, length = level
     scale = 1 if length else 1000
     values = {
@@ -129,5 +143,4 @@ def _read(
         "last": (math.ceil(span[1] * scale) + (not length)) << ID_BITS,
     }
     query = _ROLLED % table if length else _RAW
-    for part, device, *figures in connection.execute(query, values):
-        yield (part, device), tuple(figures)
+    return connection.execute(query, values).fetchall()

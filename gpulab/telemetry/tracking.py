@@ -27,10 +27,12 @@ _END_LEASE = "UPDATE leases SET until = ?, seen = min(seen, ?) WHERE since = ? A
 class _Seen:
     """What was last written of a process, and its utilization since then."""
 
-    __slots__ = ("count", "memory", "named", "percent", "written")
+    __slots__ = ("count", "face", "memory", "named", "percent", "written")
 
-    def __init__(self, written: float, named: tuple[object, ...], memory: int | None) -> None:
-        self.written, self.named, self.memory = written, named, memory
+    def __init__(
+        self, written: float, face: tuple[object, ...], named: tuple[object, ...], memory: int | None
+    ) -> None:
+        self.written, self.face, self.named, self.memory = written, face, named, memory
         self.percent, self.count = 0.0, 0
 
     def add(self, percent: float | None) -> None:
@@ -69,14 +71,15 @@ class ProcessLog:
             there.setdefault(process.pid, process)
         holding = [lease for lease in leases if device.uuid in lease.gpus]
         for pid, process in there.items():
-            named = self._named(process, holding)
             memory = size_of(process.memory_bytes, device.memory.total_bytes)
             seen = self._seen.get((number, pid))
+            face = (getattr(process, "uid", None), process.user, process.command, process.type, leases)
+            named = self._named(process, holding) if seen is None or seen.face != face else seen.named
             if seen is not None:
                 seen.add(percent_of(process.gpu_percent))
             if seen is None or self._is_due(now, seen, named, memory):
                 mean = percent_of(process.gpu_percent) if seen is None else seen.mean
-                self._seen[number, pid] = _Seen(now, named, memory)
+                self._seen[number, pid] = _Seen(now, face, named, memory)
                 yield (number, pid, *named[:3], memory, mean, named[3], 0)
         for key in [key for key in self._seen if key[0] == number and key[1] not in there]:
             gone = self._seen.pop(key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from bisect import bisect
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -115,10 +116,18 @@ def _united(spans: list[tuple[float, float]]) -> float:
 def attribute(found: Iterable[Interval], present: Presence, leases: Tenures) -> dict[tuple[int, int], Tally]:
     """By device and account: what each did in these intervals."""
     tallies: dict[tuple[int, int], Tally] = {}
+    told: dict[tuple[int, int], dict[int, float | None]] = {}
+    times = {
+        device: sorted(row.time for rows in processes.values() for row in rows)
+        for device, processes in present.items()
+    }
     for interval in found:
         middle = interval.start + interval.milliseconds // 2
         holders = {uid for uid, first, last in leases.get(interval.device, ()) if first <= middle < last}
-        percents = _percents(present.get(interval.device, {}), middle)
+        since = (interval.device, bisect(times.get(interval.device, []), middle))
+        if since not in told:  # between two rows nothing changes
+            told[since] = _percents(present.get(interval.device, {}), middle)
+        percents = told[since]
         for uid, share in _shares(interval.gpu_percent, holders, percents).items():
             tally = tallies.setdefault((interval.device, uid), Tally())
             tally.add(interval, share, held=uid in holders)
