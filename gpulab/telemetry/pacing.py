@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from gpulab.telemetry.wake import Stop, Wake
 
@@ -20,10 +21,12 @@ _JUMP_SECONDS = 2.0
 class Pace:
     """The instants of samples. Those missed are not made up."""
 
-    def __init__(self, wake: Wake, stop: Stop) -> None:
+    def __init__(self, wake: Wake, stop: Stop, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds that never jump."""
         self._wake = wake
         self._stop = stop
-        self._due = self._last = time.monotonic()
+        self._clock = clock
+        self._due = self._last = clock()
         self._full_due = self._due
         self._offset = time.time() - self._due
 
@@ -32,22 +35,22 @@ class Pace:
         self._due += period if self._due <= self._last else 0.0
         self._due = min(self._due, self._last + period)
         while not self._stop.is_set():
-            now = time.monotonic()
+            now = self._clock()
             if now >= self._due:
                 break
             if self._wake.wait(self._due - now):
                 # From here on without an ear: who asks all the time gets no more than that
-                self._stop.wait(max(0.0, self._last + CLOSE_SECONDS - time.monotonic()))
+                self._stop.wait(max(0.0, self._last + CLOSE_SECONDS - self._clock()))
                 break
-        now = time.monotonic()
+        now = self._clock()
         self._stop.wait(max(0.0, self._last + CLOSE_SECONDS - _JITTER_SECONDS - now))
-        self._last = max(now, time.monotonic())
+        self._last = max(now, self._clock())
         if self._last - self._due >= period:
             self._due += (self._last - self._due) // period * period
 
     def is_full_due(self) -> bool:
         """Whether this sample is one for everything: each 10 s, and after a sleep or a jump of the clock."""
-        now = time.monotonic()
+        now = self._clock()
         offset = time.time() - now
         jumped, self._offset = abs(offset - self._offset) > _JUMP_SECONDS, offset
         if not jumped and now < self._full_due - CLOSE_SECONDS / 2:
