@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gpulab.commands.finding import Finding, owner
 from gpulab.config import Settings
-from gpulab.hardware import hosting, record
+from gpulab.hardware import hosting, pausing, record
 from gpulab.units import format_duration
 
 __all__ = ["check_paused", "check_sampler", "check_service"]
@@ -20,10 +20,6 @@ _LAST_WORDS_BYTES = 4096
 
 def check_paused(settings: Settings) -> Iterator[Finding]:
     """A pause, by whom and since when; nothing where there is none."""
-    try:
-        from gpulab.hardware import pausing
-    except ImportError:  # TODO
-        return
     sentence = pausing.paused(settings)
     if sentence is not None:
         yield Finding("paused", "note", sentence)

@@ -125,3 +125,23 @@ def test_the_table_escapes_whatever_a_device_calls_itself() -> None:
     assert "<img" not in table
     assert "&lt;img src=x onerror=alert(1)&gt;" in table
     assert "<p>&lt;b&gt;" in as_html(None, describe(None, trouble="<b>"), [])
+
+
+def test_clock_and_brake_are_told_where_they_are_known_and_not_of_a_gpu_that_does_not_answer() -> None:
+    capped = T4._replace(sm_clock_mhz=1335.0, throttle_reasons=("sw_power_cap",))
+    hung = capped._replace(uuid="GPU-b", state="unresponsive", message="It hangs.")
+    first, second, third = describe_devices(machine(capped, hung, T4._replace(uuid="GPU-c")), ())
+    assert (first["sm_clock_mhz"], first["brake"][0]) == (1335.0, "power cap")
+    assert (second["sm_clock_mhz"], second["brake"]) == (None, None)
+    assert (third["sm_clock_mhz"], third["brake"]) == (None, None)
+
+
+def test_a_pause_is_a_state_of_its_own_with_its_sentence() -> None:
+    paused = describe(machine(driver=DriverState("paused", None, "root has paused gpulab.")))
+    assert (paused["state"], paused["trouble"]) == ("paused", "root has paused gpulab.")
+
+
+def test_old_figures_are_called_old() -> None:
+    old = machine(T4)
+    text = as_text(old, describe(old), describe_devices(old, ()), age=300)
+    assert text.splitlines()[0] == "No new figures for 5 min; these are old."
