@@ -16,14 +16,14 @@ from gpulab.allocation.queue import before
 from gpulab.allocation.records import LeaseRecord
 from gpulab.allocation.sweeping import sweep
 from gpulab.config import Settings
-from gpulab.errors import LeaseError, NoGpuError
+from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import bounds
 
 if TYPE_CHECKING:
     from gpulab.allocation.tickets import HeldTicket
 
-__all__ = ["Lease", "grant", "ranking", "turn"]
+__all__ = ["Lease", "answering", "grant", "ranking", "turn"]
 
 
 class Lease:
@@ -109,14 +109,20 @@ class Lease:
         session.detach(self)
 
 
+def answering(snapshot: Snapshot) -> None:
+    """See that the driver answers. Raises NoGpuError; NoFreeGpuError where that will pass by itself."""
+    if not snapshot.driver.ok:
+        kind = NoFreeGpuError if snapshot.driver.state == "paused" else NoGpuError
+        raise kind(snapshot.driver.message)
+
+
 def grant(request: Request, snapshot: Snapshot, settings: Settings, *, prefer: tuple[str, ...] = ()) -> Lease:
     """Try once, after all who wait: rank what the snapshot shows against the claims of this instant.
 
     Raises RequestError, NoGpuError, NoFreeGpuError, LeaseDirectoryError or LeaseError.
     """
     request = request.applied(settings)._replace(prefer=prefer)
-    if not snapshot.driver.ok:
-        raise NoGpuError(snapshot.driver.message)
+    answering(snapshot)
     directory = find(settings)
     bounds(snapshot.devices, settings)  # may ask CUDA, and remembers: not under the guard
     with guard(directory):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from gpulab import config
 from gpulab.allocation.directory import find
-from gpulab.allocation.grants import Lease, grant, turn
+from gpulab.allocation.grants import Lease, answering, grant, turn
 from gpulab.allocation.guard import guard
 from gpulab.allocation.policy import Request
 from gpulab.allocation.sweeping import sweep
@@ -84,8 +84,7 @@ def attempt(
     with watch.looking():
         snapshot = look()
         try:
-            if not snapshot.driver.ok:
-                raise NoGpuError(snapshot.driver.message)
+            answering(snapshot)
             return turn(ticket, request.applied(settings), snapshot, settings)
         except NoFreeGpuError as error:
             watch.served_not(str(error))

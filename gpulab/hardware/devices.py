@@ -28,7 +28,7 @@ class DriverState(NamedTuple):
     """Whether NVML answers, and if not why and what to do about it."""
 
     state: str = "ok"
-    """ok, no_library, no_driver, driver_mismatch, no_permission, unresponsive or error"""
+    """ok, no_library, no_driver, driver_mismatch, no_permission, unresponsive, paused or error"""
     code: int | None = None
     message: str = ""
     """One sentence with the reason and the remedy; empty when the state is ok."""

@@ -5,7 +5,6 @@ in it for each machine, so that a container or a simulated machine never reads a
 """
 
 import errno
-import json
 import os
 import stat
 import sys
@@ -110,6 +109,8 @@ def read(settings: Settings) -> dict[str, Any] | None:
     machine = trusted(settings)
     if machine is None:
         return None
+    import json  # not on the way of one-shot commands, which only ask where things lie
+
     try:
         descriptor = os.open(os.path.join(machine, "latest.json"), _READ)
         with open(descriptor, "rb") as file:

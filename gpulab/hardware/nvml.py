@@ -18,7 +18,7 @@ from typing import TypeVar
 from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import MissingDependencyError, RequestError, ScenarioError
-from gpulab.hardware import states
+from gpulab.hardware import pausing, states
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, DriverState, Snapshot
 from gpulab.hardware.guarded import Guarded
@@ -65,6 +65,10 @@ def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings |
     if not door.lock.acquire(timeout=timeout):  # another thread's snapshot, which waits for a driver
         return _snapshot(settings, states.unresponsive(timeout))
     try:
+        sentence = pausing.paused(settings)
+        if sentence is not None:
+            door.let_go()
+            return _snapshot(settings, states.paused(sentence))
         state, devices = door.look(full=detail == "full", deadline=deadline)
     finally:
         door.lock.release()
@@ -120,10 +124,14 @@ class _Door:
     def close(self) -> None:
         """End NVML, unless one of its calls hangs: that would crash the process."""
         with self.lock:
-            if self._opening is None or self._opening.is_done():
-                self._closing = Guarded(self._stop)
-                self._closing.wait(time.monotonic() + _SHUTDOWN_SECONDS)
-            self._state, self._failed_at = None, -math.inf
+            self.let_go()
+
+    def let_go(self) -> None:
+        """The same for a caller who holds the lock; costs nothing where NVML is not started."""
+        if self._nvml is not None and (self._opening is None or self._opening.is_done()):
+            self._closing = Guarded(self._stop)
+            self._closing.wait(time.monotonic() + _SHUTDOWN_SECONDS)
+        self._state, self._failed_at = None, -math.inf
 
     def is_hanging(self) -> bool:
         """Whether a thread of this door still waits for the driver; asks without the lock."""

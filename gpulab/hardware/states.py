@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.errors import GpulabError
 from gpulab.hardware.devices import DriverState
 
-__all__ = ["ERRORS", "NvmlError", "broken", "denied", "of_error", "unresponsive", "working"]
+__all__ = ["ERRORS", "NvmlError", "broken", "denied", "of_error", "paused", "unresponsive", "working"]
 
 ERRORS = {
     1: "not initialized",
@@ -75,6 +75,11 @@ def unresponsive(seconds: float) -> DriverState:
         message=f"The NVIDIA driver did not answer within {round(seconds, 1):g} s; gpulab goes on without "
         "it, and if `nvidia-smi` hangs too, reboot the machine.",
     )
+
+
+def paused(sentence: str) -> DriverState:
+    """Nobody asks NVML, because somebody asked for that."""
+    return DriverState("paused", message=sentence)
 
 
 def denied(index: int) -> str:

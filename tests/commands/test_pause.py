@@ -1,0 +1,113 @@
+"""`gpulab pause` and `resume`: NVML is let go of, nobody loses a place, and only root pauses for others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpulab import config
+from gpulab.allocation.directory import find
+from gpulab.allocation.leases import live_leases
+from gpulab.allocation.tickets import waiting
+from gpulab.hardware import nvml, pausing
+
+from . import administered
+
+
+def gpulab(*words: str) -> subprocess.CompletedProcess[str]:
+    return administered.run(None, *words)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPULAB_SIMULATE", "2xt4")
+
+
+def status() -> dict[str, object]:
+    return json.loads(gpulab("status", "--json").stdout)["nvml"]
+
+
+def test_a_pause_is_told_with_its_remedy_and_ends() -> None:
+    paused = gpulab("pause")
+    assert paused.returncode == 0
+    assert "paused for this account since" in paused.stdout
+    assert status()["state"] == "paused"
+    assert "`gpulab resume`" in str(status()["message"])
+    assert gpulab("pause").returncode == 0  # a second time changes nothing
+    assert gpulab("resume").stdout.startswith("Resumed")
+    assert status()["state"] == "ok"
+    assert gpulab("resume").stdout.startswith("Nothing was paused")
+
+
+def test_a_process_that_had_nvml_open_lets_go_of_it_and_takes_it_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tmp_path / "machine.json"
+    scenario.write_text(json.dumps({"devices": [{"profile": "t4"}], "call_log": "calls.log"}))
+    monkeypatch.setenv("GPULAB_SIMULATE", str(scenario))
+    settings = config.load()
+    log = tmp_path / "calls.log"
+
+    def calls() -> list[str]:
+        return [line.split()[0] for line in log.read_text().splitlines()]
+
+    assert nvml.snapshot(settings=settings).devices
+    assert gpulab("pause").returncode == 0
+    found = nvml.snapshot(settings=settings)
+    assert (found.driver.state, found.devices) == ("paused", ())
+    assert calls()[-1] == "nvmlShutdown"
+    before = len(calls())
+    nvml.snapshot(settings=settings)
+    assert len(calls()) == before  # not one call while it lasts
+    gpulab("resume")
+    assert nvml.snapshot(settings=settings).devices
+    assert calls()[before].startswith("nvmlInit")
+    nvml.shutdown()
+
+
+def test_who_asks_for_a_gpu_meanwhile_waits_and_gets_it_afterwards(until: Callable[..., None]) -> None:
+    gpulab("pause")
+    refused = gpulab("run", "--no-wait", "--", "true")
+    assert refused.returncode == 75
+    assert "paused" in refused.stderr
+    settings = config.load()
+    child = subprocess.Popen(
+        administered.command(None, "run", "--", "printenv", "CUDA_VISIBLE_DEVICES"), stdout=subprocess.PIPE
+    )
+    until(lambda: waiting(find(settings), settings), "a place in the queue")
+    assert not live_leases(settings)
+    gpulab("resume")
+    output, _ = child.communicate(timeout=30)
+    assert child.returncode == 0
+    assert output.startswith(b"GPU-")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two accounts")
+def test_roots_pause_holds_for_all_and_is_not_theirs_to_end(
+    passable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = passable / "host-leases"
+    host.mkdir()
+    host.chmod(0o1777)
+    monkeypatch.setenv("GPULAB_LEASE_DIR", str(host))
+
+    def theirs(*words: str) -> subprocess.CompletedProcess[str]:
+        return administered.run_as(12345, *words, home=passable / "theirs")
+
+    forged = host / "paused"
+    forged.touch()
+    os.chown(forged, 12345, 12345)
+    assert pausing.paused(config.load()) is None  # not root's, so nobody is paused by it
+    assert "no plain file of" in gpulab("pause").stderr
+    forged.unlink()
+    assert "on this host" in gpulab("pause").stdout
+    assert "on this host" in theirs("status").stdout
+    assert theirs("resume").returncode == 125
+    assert "sudo gpulab resume" in theirs("resume").stderr
+    assert gpulab("resume").returncode == 0
+    assert "on this host" not in theirs("status").stdout
