@@ -170,3 +170,16 @@ def test_metrics_are_off_until_a_variable_or_the_file_turns_them_on(tmp_path: Pa
     assert load(tmp_path, GPULAB_CONFIG=str(file), GPULAB_METRICS="off").metrics is False
     with pytest.raises(ConfigError, match="metrics is 'maybe'; it must be true or false"):
         load(tmp_path, GPULAB_METRICS="maybe")
+
+
+def test_the_history_s_size_is_a_size_and_one_that_is_too_small_or_none_is_refused(tmp_path: Path) -> None:
+    assert load(tmp_path).history_max_size == 512 * 2**20
+    assert load(tmp_path, GPULAB_HISTORY_MAX_SIZE="1GiB").history_max_size == 2**30
+    file = tmp_path / "mine.toml"
+    file.write_text('history_max_size = "64MiB"\n')
+    assert load(tmp_path, GPULAB_CONFIG=str(file)).history_max_size == 64 * 2**20
+    with pytest.raises(ConfigError, match="a history needs at least 4MiB"):
+        load(tmp_path, GPULAB_HISTORY_MAX_SIZE="1k")
+    with pytest.raises(ConfigError, match="history_max_size cannot be used: 'much' is not a size"):
+        load(tmp_path, GPULAB_HISTORY_MAX_SIZE="much")
+    assert config.unruled({"GPULAB_HISTORY_MAX_SIZE": "much"}).history_max_size == 512 * 2**20

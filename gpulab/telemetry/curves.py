@@ -31,6 +31,11 @@ _ROLLED = f"""SELECT ((key >> {ID_BITS}) * 1000 - :since) / :width AS part, key 
         / sum(iif(power_milliwatts IS NULL, NULL, milliseconds)),
     max(temperature_max_celsius)
 FROM %s WHERE key >= :first AND key < :last GROUP BY part, device"""
+# Ten seconds are covered or not, so they weigh the same: that is three times as fast as weighing them
+_TENS = f"""SELECT ((key >> {ID_BITS}) * 1000 - :since) / :width AS part, key & {MAX_ID} AS device,
+    avg(gpu_percent), max(gpu_max), avg(memory_used_bytes), max(memory_max_bytes),
+    avg(power_milliwatts) / 1000.0, max(temperature_max_celsius)
+FROM tens WHERE key >= :first AND key < :last GROUP BY part, device"""
 _LEVELS = (("raw", 0), ("tens", TEN), ("minutes", MINUTE), ("hours", HOUR))
 
 Part = tuple[Any, ...]
@@ -142,5 +147,5 @@ def _read(
         "first": int(span[0] * scale) << ID_BITS,
         "last": (math.ceil(span[1] * scale) + (not length)) << ID_BITS,
     }
-    query = _ROLLED % table if length else _RAW
+    query = _RAW if not length else _TENS if length == TEN else _ROLLED % table
     return connection.execute(query, values).fetchall()
