@@ -63,20 +63,22 @@ def energy(joules: float | None) -> str:
 def _headline(found: Summary, url: str | None) -> str:
     where = without_login(url) if url is not None else found.hosts[0]
     hosts = [f"{len(found.hosts)} host{'' if len(found.hosts) == 1 else 's'}"] if url is not None else []
+    zone = datetime.fromtimestamp(found.until).astimezone().strftime("%Z")
     simulated = ["simulated machine"] if found.simulated else []
-    return " · ".join([clean(where), *hosts, f"{_local(found.since)} to {_local(found.until)}", *simulated])
+    return " · ".join(
+        [clean(where), *hosts, f"{_local(found.since)} to {_local(found.until)} {zone}", *simulated]
+    )
 
 
 def _covered(found: Summary) -> str:
     length = format_duration(found.until - found.since)
     if not found.sampled_seconds:
         return f"Nothing was sampled in these {length}, so nothing is known of them."
-    percent = f"{100 * found.coverage:.0f} %" if found.coverage < _COMPLETE else "all"
     if found.coverage >= _COMPLETE:
-        return f"Sampled: {percent} of these {length}."
+        return f"Sampled: all of these {length}."
     return (
-        f"Sampled: {percent} of these {length}; of the rest only leases are known, "
-        "and it counts neither as use nor as idleness."
+        f"Sampled: {_percent(100 * found.coverage)} of these {length}; the rest is unknown, "
+        "and counts neither as use nor as idleness."
     )
 
 
@@ -128,7 +130,7 @@ def _devices(found: Summary, *, many: bool) -> Any:
         _add(
             table,
             *((device.host,) if many else ()),
-            "?" if device.index is None else str(device.index),
+            _number(device),
             _name(device),
             _percent(100 * min(1.0, device.sampled_seconds / length)),
             _percent(None if device.held_seconds is None else 100 * min(1.0, device.held_seconds / length)),
@@ -137,6 +139,11 @@ def _devices(found: Summary, *, many: bool) -> Any:
             energy(device.energy_joules),
         )
     return table
+
+
+def _number(device: DeviceSummary) -> str:
+    """The beginning of the UUID where no sampler of now says which number the device has."""
+    return device.uuid.removeprefix("GPU-")[:8] if device.index is None else str(device.index)
 
 
 def _name(device: DeviceSummary) -> str:
@@ -171,7 +178,7 @@ def _add(table: Any, *cells: str) -> None:
 
 def _notes(found: Summary, settings: Settings, url: str | None) -> Iterator[str]:
     if any(user.held_seconds for user in found.users):
-        yield "a share of a GPU counts as held in full; used: its utilization over time, shared out"
+        yield "a share counts as held in full; used is the utilization over time, shared out"
     if url is not None:
         return
     try:

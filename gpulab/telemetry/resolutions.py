@@ -94,7 +94,10 @@ def known_devices(settings: Settings) -> dict[str, Known]:
     known: dict[str, Known] = {}
     with opened(settings) as connection:
         if connection is not None:
-            known = {uuid: Known(name) for uuid, name in connection.execute("SELECT uuid, name FROM devices")}
+            known = {
+                uuid: Known(name)
+                for uuid, name in connection.execute("SELECT uuid, name FROM devices ORDER BY id")
+            }
     newest = latest(settings)
     for device in () if newest is None else newest.devices:
         if device.uuid is not None:

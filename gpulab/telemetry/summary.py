@@ -84,8 +84,8 @@ def of_this_host(
     sizes = _sizes(settings)
     devices = [
         _device(uuid, known.get(uuid, Known()), parts.get(uuid, ()), sizes.get(uuid), leased.get(uuid, 0.0))
-        for uuid in {*parts, *leased}
-        if uuids is None or uuid in uuids
+        for uuid in (*known, *sorted({*parts, *leased} - known.keys()))
+        if (uuid in parts or uuid in leased) and (uuids is None or uuid in uuids)
     ]
     return Summary(
         since=since,
@@ -104,8 +104,8 @@ def known_sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _place(device: DeviceSummary) -> tuple[str, float, str]:
-    return device.host, math.inf if device.index is None else device.index, device.uuid
+def _place(device: DeviceSummary) -> float:
+    return math.inf if device.index is None else device.index
 
 
 def _users(
