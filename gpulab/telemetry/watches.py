@@ -172,11 +172,12 @@ def _content(path: str, owners: Counter[int]) -> bytes | None:
         return None
     try:
         status = os.fstat(descriptor)
-        owners[status.st_uid] += 1
-        is_watch = stat.S_ISREG(status.st_mode) and owners[status.st_uid] <= _MOST_PER_OWNER
-        if is_watch and _is_locked(descriptor):
-            return os.pread(descriptor, len(_LINKS), 0)
-        if not is_watch or not _is_being_made(path, status):
+        if stat.S_ISREG(status.st_mode) and _is_locked(descriptor):
+            owners[status.st_uid] += 1
+            if owners[status.st_uid] <= _MOST_PER_OWNER:
+                return os.pread(descriptor, len(_LINKS), 0)
+            os.unlink(path)
+        elif not _is_being_made(path, status):
             os.unlink(path)
     except OSError:
         return None

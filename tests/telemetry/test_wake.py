@@ -1,0 +1,90 @@
+"""Whoever wants a sample now asks by a byte, and neither side can hold up the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpulab.config import Settings
+from gpulab.telemetry.wake import Stop, Wake, look, wake_path
+
+
+def test_who_asks_ends_the_wait_and_many_who_ask_end_one(settings: Settings) -> None:
+    wake = Wake(wake_path(settings))
+
+    def ask() -> None:
+        for _ in range(1000):
+            look(settings)
+
+    threading.Timer(0.05, ask).start()
+    assert wake.wait(30)
+    while wake.wait(0.1):  # those who were still writing
+        pass
+    look(settings)
+    assert wake.wait(30)
+    assert not wake.wait(0.01)
+    wake.close()
+
+
+def test_a_flood_of_questions_blocks_nobody(settings: Settings) -> None:
+    wake = Wake(wake_path(settings))
+    descriptor = os.open(wake_path(settings), os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(descriptor, bytes(4096)):
+            pass
+    look(settings)
+    assert wake.wait(30)
+    wake.close()
+    os.close(descriptor)
+
+
+def test_without_a_sampler_asking_does_nothing(settings: Settings) -> None:
+    look(settings)
+    os.mkfifo(wake_path(settings))
+    look(settings)  # nobody reads: it does not wait for one
+    os.unlink(wake_path(settings))
+    Path(wake_path(settings)).write_text("mine")
+    look(settings)
+    assert Path(wake_path(settings)).read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "fifo"])
+def test_what_lies_in_its_place_is_replaced(settings: Settings, tmp_path: Path, kind: str) -> None:
+    path, other = Path(wake_path(settings)), tmp_path / "other"
+    other.write_text("kept")
+    if kind == "file":
+        path.write_text("")
+    elif kind == "link":
+        path.symlink_to(other)
+    else:
+        os.mkfifo(path, 0o644)
+    wake = Wake(str(path), 0o622)
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o622
+    assert stat.S_ISFIFO(path.lstat().st_mode)
+    assert other.read_text() == "kept"
+    look(settings)
+    assert wake.wait(30)
+    wake.close()
+
+
+def test_where_there_can_be_no_fifo_time_passes_all_the_same(tmp_path: Path) -> None:
+    wake = Wake(str(tmp_path / "missing" / "wake"))
+    assert not wake.wait(0.01)
+    wake.prod()
+    assert wake.wait(30)
+    wake.close()
+
+
+def test_the_order_to_stop_ends_the_wait(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.set()
+    stop = Stop()
+    stop.wake = Wake(str(tmp_path / "wake"))
+    threading.Timer(0.05, stop.set).start()
+    assert stop.wake.wait(30)
+    assert stop.is_set()
