@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ("startup", "race", "queue", "acquire", "stress", "hang", "kernel_start", "history", "sampler")
+ALL = ("startup", "race", "queue", "acquire", "stress", "hang", "kernel_start", "history", "sampler", "readers")
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or ALL

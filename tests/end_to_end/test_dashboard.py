@@ -77,6 +77,28 @@ def test_a_holder_appears_and_is_gone_after_it_was_killed(context: BrowserContex
     expect(leased).to_have_count(0)
 
 
+def test_who_waits_is_listed_below_the_gpus_and_gone_once_served(
+    context: BrowserContext, dashboard: Server, pictures: Path
+) -> None:
+    page = look(context, dashboard)
+    expect(page.locator(".gl-queue")).to_be_hidden()
+    holder = dashboard.place.start("run", "--gpus", "8", "--no-wait", "--", "sleep", "60")
+    waiter = None
+    try:
+        expect(page.locator(".gl-use", has_text="since")).to_have_count(8)
+        waiter = dashboard.place.start("run", "--memory", "8GiB", "--", "sleep", "60")
+        expect(page.locator(".gl-queue-title")).to_have_text("Waiting: 1")
+        expect(page.locator(".gl-queue-line")).to_contain_text("waits for 8.0 GiB of a GPU, since ")
+        page.screenshot(path=pictures / "dashboard-waiting.png", full_page=True)
+        holder.kill()
+        expect(page.locator(".gl-queue")).to_be_hidden()
+        expect(page.locator(".gl-use", has_text="8 GiB")).to_have_count(1)
+    finally:
+        for process in filter(None, (holder, waiter)):
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
 def test_it_follows_the_viewers_colours_and_fits_a_laptop_and_a_phone(
     browser: Browser, dashboard: Server, pictures: Path, scheme: str, width: int
