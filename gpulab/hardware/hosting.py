@@ -18,6 +18,7 @@ __all__ = [
     "FRESH_SECONDS",
     "history_path",
     "host_dir",
+    "is_safe",
     "lease_root",
     "lock_path",
     "machine_path",
@@ -76,19 +77,27 @@ def lock_path(settings: Settings) -> str:
     return os.path.join(machine_path(settings), "serve.lock")
 
 
-def trusted(settings: Settings) -> str | None:
-    """`machine_path`, if only root, this account, or whom root chose can have written there; else None."""
+def is_safe(settings: Settings) -> bool:
+    """Whether only root, this account, or whom root chose can write in `host_dir`."""
     if sys.platform == "win32":
-        return None
+        return False
     try:
         root = os.lstat(lease_root(settings))
-        if not _is_safe_root(root) or not _is_safe_below(os.lstat(host_dir(settings)), root):
+        return _is_safe_root(root) and _is_safe_below(os.lstat(host_dir(settings)), root)
+    except OSError:
+        return False
+
+
+def trusted(settings: Settings) -> str | None:
+    """`machine_path`, if it is there and nobody else can have written in it; else None."""
+    path = machine_path(settings)
+    try:
+        if not is_safe(settings):
             return None
-        machine = os.lstat(machine_path(settings))
+        machine = os.lstat(path)
     except OSError:
         return None
-    is_safe = stat.S_ISDIR(machine.st_mode) and not machine.st_mode & 0o002
-    return machine_path(settings) if is_safe else None
+    return path if stat.S_ISDIR(machine.st_mode) and not machine.st_mode & 0o002 else None
 
 
 def serving(settings: Settings) -> bool:
@@ -98,10 +107,11 @@ def serving(settings: Settings) -> bool:
         return False
     try:
         status = os.lstat(os.path.join(machine, "latest.json"))
+        is_plain = _is_publishers(status, machine)
     except OSError:
         return False
     age = time.time() - status.st_mtime
-    return _is_publishers(status, machine) and -_AHEAD_SECONDS < age <= FRESH_SECONDS and _listens(machine)
+    return is_plain and -_AHEAD_SECONDS < age <= FRESH_SECONDS and _listens(machine)
 
 
 def read(settings: Settings) -> dict[str, Any] | None:

@@ -79,7 +79,7 @@ class HostSampler(Sampling):
         host, machine = hosting.host_dir(self.settings), hosting.machine_path(self.settings)
         if self.scope == "account" or os.getuid() == 0:
             _make(host, 0o700 if self.scope == "account" else 0o755)
-        if os.path.isdir(host):
+        if hosting.is_safe(self.settings):
             _make(machine, 0o755)
         if hosting.trusted(self.settings) is None:
             raise LeaseDirectoryError(

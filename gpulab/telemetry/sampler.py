@@ -52,6 +52,7 @@ class Sampler(Sampling):
         super().__init__(settings, place)
         self.lock = lock
         self.idle_seconds = idle_seconds
+        self._here: frozenset[str] = frozenset()
         self._read_stamp: int | None = None
         self._wanted_at = time.monotonic()
 
@@ -79,12 +80,13 @@ class Sampler(Sampling):
 
     def _holds_lease(self) -> bool:
         newest = self.newest()
-        if not self.leases.known or newest is None:
-            return False
+        if newest is not None and newest.devices:  # else as it was: a driver that fails ends no lease
+            self._here = frozenset(device.uuid for device in newest.devices if device.uuid)
         own = os.getuid()
         # Also those of other simulated machines are told: not this one's business
-        here = {device.uuid for device in newest.devices}
-        return any(lease.uid == own and not here.isdisjoint(lease.gpus) for lease in self.leases.known)
+        return any(
+            lease.uid == own and not self._here.isdisjoint(lease.gpus) for lease in self.leases.known or ()
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
