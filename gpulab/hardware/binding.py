@@ -6,7 +6,8 @@ taken: pynvml costs twice a bare Python's start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from gpulab.errors import MissingDependencyError
@@ -15,6 +16,9 @@ from gpulab.hardware.states import NvmlError
 __all__ = ["Binding"]
 
 _LIST_TRIES = 4
+_ALL_LINKS = 2**32 - 1
+_NVLINK = {"tx": 138, "rx": 139}
+"""The fields of all data moved, in KiB (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_...)."""
 _INSUFFICIENT_SIZE, _NO_FUNCTION, _OTHER_VERSION, _UNKNOWN = 7, 13, 25, 999
 T = TypeVar("T")
 
@@ -106,6 +110,45 @@ class Binding:
             if error.code not in (3, _NO_FUNCTION):
                 raise
         return int(self._ask("nvmlDeviceGetTemperatureV", handle, 0))
+
+    def clock(self, handle: Any, kind: int) -> int:
+        """MHz; `kind` 1 is the SMs', 2 the memory's."""
+        return int(self._ask("nvmlDeviceGetClockInfo", handle, kind))
+
+    def clock_reasons(self, handle: Any) -> int:
+        """What holds the clocks down, as bits; by the new name, or the one that older drivers have."""
+        try:
+            return int(self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle))
+        except NvmlError as error:
+            if error.code != _NO_FUNCTION:
+                raise
+        return int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
+
+    def pcie(self, handle: Any, counter: int) -> int:
+        """KB/s over the 20 ms that the call takes; `counter` 0 is what the GPU sends, 1 what it receives."""
+        return int(self._ask("nvmlDeviceGetPcieThroughput", handle, counter))
+
+    def nvlink(self, handle: Any) -> dict[str, int]:
+        """Bytes sent (tx) and received (rx) over all links since they came up; {} where there is no link."""
+        values = self._fields(handle, _NVLINK.values())
+        pairs = zip(_NVLINK, values, strict=False)
+        return {way: int(value.value.ullVal) * 1024 for way, value in pairs if value.nvmlReturn == 0}
+
+    def _fields(self, handle: Any, fields: Collection[int]) -> Any:
+        """Not by pynvml's own function: some drivers write one entry past the count that they are told."""
+        try:
+            values = (self._pynvml.c_nvmlFieldValue_t * (len(fields) + 1))()
+            call = self._pynvml._nvmlGetFunctionPointer("nvmlDeviceGetFieldValues")
+        except self._failure as error:
+            raise NvmlError(error.value) from None
+        except (AttributeError, self._mismatch):
+            raise NvmlError(_NO_FUNCTION) from None
+        for value, field in zip(values, fields, strict=False):
+            value.fieldId, value.scopeId = field, _ALL_LINKS
+        code = call(handle, ctypes.c_int32(len(fields)), ctypes.byref(values))
+        if code:
+            raise NvmlError(int(code))
+        return values
 
     def is_sliced(self, handle: Any) -> bool:
         """Whether MIG is on."""

@@ -19,28 +19,38 @@ from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import MissingDependencyError, RequestError, ScenarioError
 from gpulab.hardware import pausing, states
+from gpulab.hardware.asking import Asking, Terms
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, DriverState, Snapshot
 from gpulab.hardware.guarded import Guarded
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.hardware.reading import Reading
 from gpulab.hardware.states import NvmlError
+from gpulab.hardware.update import Update
 
 __all__ = ["is_hanging", "shutdown", "snapshot"]
 
+_DETAILS = ("full", "choice", "fast")
 _RETRY_SECONDS = 1.0
 _SHUTDOWN_SECONDS = 2.0
 T = TypeVar("T")
 
 
-def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings | None = None) -> Snapshot:
+def snapshot(
+    *, detail: str = "full", links: bool = False, timeout: float = 5.0, settings: Settings | None = None
+) -> Snapshot:
     """Look at every GPU of this machine now.
 
     Parameters
     ----------
     detail
-        "full", or "choice": only what choosing a GPU needs, at most 9 NVML calls per GPU, without
-        temperature, power, energy, graphics processes and shares of processes.
+        "full"; "choice": only what choosing a GPU needs, at most 9 NVML calls per GPU, without
+        temperature, power, energy, graphics processes and shares of processes; or "fast": at most 7
+        calls per GPU for memory, utilization, power, energy and compute processes, the rest from the last
+        full look of this process (`detailed_at` says when), which the first one is.
+    links
+        With "fast", also the rates of PCIe and NVLink, the clocks and what holds them down, and shares of
+        processes. On real hardware each PCIe counter takes 20 ms.
     timeout
         Seconds after which a GPU, or the whole driver, counts as unresponsive.
     settings
@@ -57,8 +67,8 @@ def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings |
     RequestError, ConfigError
         There is no such detail; a setting cannot be read.
     """
-    if detail not in ("full", "choice"):
-        raise RequestError(f"detail is {detail!r}; it must be full or choice.")
+    if detail not in _DETAILS:
+        raise RequestError(f"detail is {detail!r}; it must be one of {', '.join(_DETAILS)}.")
     settings = config.load() if settings is None else settings
     deadline = time.monotonic() + timeout
     door = _door_to(settings.simulate)
@@ -69,7 +79,7 @@ def snapshot(*, detail: str = "full", timeout: float = 5.0, settings: Settings |
         if sentence is not None:
             door.let_go()
             return _snapshot(settings, states.paused(sentence))
-        state, devices = door.look(full=detail == "full", deadline=deadline)
+        state, devices = door.look(detail, links=links, deadline=deadline)
     finally:
         door.lock.release()
     return _snapshot(settings, state, devices)
@@ -106,8 +116,12 @@ class _Door:
         self._closing: Guarded | None = None
         self._asked: dict[int, Guarded] = {}
         self._known: dict[int, tuple[Device, ...]] = {}
+        self._whole: dict[int, Asking] = {}
+        """The GPUs whose handles and slow values hold for a fast look."""
+        self._counters: dict[int, dict[str, tuple[float, int]]] = {}
+        self._energies: dict[int, float] = {}
 
-    def look(self, *, full: bool, deadline: float) -> tuple[DriverState, tuple[Device, ...]]:
+    def look(self, detail: str, *, links: bool, deadline: float) -> tuple[DriverState, tuple[Device, ...]]:
         """The state of the driver, and its devices; the caller holds the lock."""
         if self._state is not None and time.monotonic() - self._failed_at < _RETRY_SECONDS:
             return self._state, ()
@@ -119,7 +133,8 @@ class _Door:
         if self._state is None or not self._state.ok:
             self._failed_at = time.monotonic()
             return self._state or states.broken(self._opening.error), ()
-        return self._state, self._devices(self._opening.value or 0, full, deadline)
+        readings = self._readings(self._opening.value or 0, detail, links=links)
+        return self._state, self._devices(readings, deadline)
 
     def close(self) -> None:
         """End NVML, unless one of its calls hangs: that would crash the process."""
@@ -159,12 +174,29 @@ class _Door:
         if self._nvml is not None and all(call.is_done() for call in self._asked.values()):
             _known(self._nvml.stop)
         self._nvml = None
+        for memory in (self._whole, self._counters, self._energies):
+            memory.clear()
 
-    def _devices(self, count: int, full: bool, deadline: float) -> tuple[Device, ...]:
-        nvml = self._nvml
-        if nvml is None:  # shut down in between
-            return ()
-        readings = [self._reading(nvml, index, full) for index in range(count)]
+    def _readings(self, count: int, detail: str, *, links: bool) -> list[Asking]:
+        """What to ask each GPU: where something is amiss, or a GPU is new, everything."""
+        if self._nvml is None:  # shut down in between
+            return []
+        terms = Terms(
+            self._nvml,
+            names_processes=self.simulate is not None or sees_host_processes(),
+            driver=self._state.driver if self._state else None,
+        )
+        if detail != "fast" or len(self._whole) != count:
+            return [Reading(terms, index, full=detail != "choice") for index in range(count)]
+        return [self._next(terms, index, links=links) for index in range(count)]
+
+    def _next(self, terms: Terms, index: int, *, links: bool) -> Asking:
+        last = self._whole.get(index)
+        if last is None:
+            return Reading(terms, index, full=True)
+        return Update(terms, last, links=links, counters=self._counters.setdefault(index, {}))
+
+    def _devices(self, readings: list[Asking], deadline: float) -> tuple[Device, ...]:
         asked = {reading for reading in readings if self._may_ask(reading.index)}
         for reading in asked:
             self._asked[reading.index] = Guarded(reading.run)
@@ -180,17 +212,9 @@ class _Door:
         """Whether no thread of an earlier look still waits for that GPU."""
         return index not in self._asked or self._asked[index].is_done()
 
-    def _reading(self, nvml: Binding, index: int, full: bool) -> Reading:
-        return Reading(
-            nvml,
-            index,
-            full=full,
-            names_processes=self.simulate is not None or sees_host_processes(),
-            driver=self._state.driver if self._state else None,
-        )
-
-    def _answer(self, reading: Reading, call: Guarded) -> tuple[Device, ...]:
+    def _answer(self, reading: Asking, call: Guarded) -> tuple[Device, ...]:
         device = reading.device
+        self._whole.pop(reading.index, None)
         if call.error is not None:
             device = device._replace(
                 state="error",
@@ -200,10 +224,21 @@ class _Door:
         known = self._known.get(device.index, (device,))[0]
         device = device._replace(uuid=device.uuid or known.uuid, name=device.name or known.name)
         self._known[device.index] = (device, *reading.slices)
-        return self._known[device.index]
+        if device.state == "ok" and device.detailed_at is not None and not reading.is_stale:
+            self._whole[device.index] = reading
+        return (self._checked(device), *reading.slices)
 
-    def _silence(self, reading: Reading, call: Guarded) -> tuple[Device, ...]:
+    def _checked(self, device: Device) -> Device:
+        """A counter that runs backwards while the driver is loaded says nothing."""
+        joules, before = device.energy_joules, self._energies.get(device.index)
+        if joules is None:
+            return device
+        self._energies[device.index] = joules
+        return device._replace(energy_joules=None) if before is not None and joules < before else device
+
+    def _silence(self, reading: Asking, call: Guarded) -> tuple[Device, ...]:
         """Who the GPU is, as far as it ever said, and nothing that could pass for its present load."""
+        self._whole.pop(reading.index, None)
         known = self._known.setdefault(reading.index, (reading.device,))
         message = (
             f"GPU {reading.index} did not answer within {round(call.seconds(), 1):g} s; the others are not "

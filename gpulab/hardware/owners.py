@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-__all__ = ["command_of", "lease_in_environment", "owner_of", "sees_host_processes"]
+__all__ = ["command_of", "lease_in_environment", "owner_of", "sees_host_processes", "uid_of"]
 
 _HOST_NAMESPACE = 0xEFFFFFFC
 """The inode that Linux gives the first process namespace."""
@@ -24,11 +24,16 @@ def sees_host_processes() -> bool:
 
 def owner_of(pid: int) -> str | None:
     """The user's name, or number if it has no name; None if we cannot see the process."""
+    uid = uid_of(pid)
+    return None if uid is None else _user(uid)
+
+
+def uid_of(pid: int) -> int | None:
+    """The user's number; None if we cannot see the process."""
     try:
-        uid = os.stat(f"/proc/{pid}").st_uid
+        return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
-    return _user(uid)
 
 
 def command_of(pid: int) -> str | None:

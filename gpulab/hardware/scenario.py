@@ -35,9 +35,11 @@ def load(text: str) -> Machine:
     devices
         List of objects: profile (t4, l4, l40s, a100, h100, h200, gb10), count, uuid, name,
         memory_total, memory_reserved, memory_used, utilization, memory_utilization, power (watts),
-        power_limit, temperature, compute_mode, missing (names of fields that are not supported),
-        timeline (the moving ones of these), mig (objects with profile, uuid, memory_total,
-        memory_used). Moving ones are a number, {"wave": {low, high, period, phase}} or
+        power_limit, temperature, sm_clock and memory_clock (MHz), pcie_rx, pcie_tx, nvlink_rx and
+        nvlink_tx (bytes per second), throttle (list of NVML's reasons; its steps have lists as values),
+        compute_mode, missing (names of fields that are not supported), timeline (the moving ones of
+        these), mig (objects with profile, uuid, memory_total, memory_used). Moving ones are a number,
+        {"wave": {low, high, period, phase}} or
         {"steps": [[second, value], ...], "repeat": true}, which then lasts until the last second.
         Sizes are numbers or texts such as 8GiB.
     processes

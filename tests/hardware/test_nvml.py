@@ -61,7 +61,7 @@ def test_a_snapshot_tells_what_each_gpu_is_and_does(machine: Machine) -> None:
 
 
 def test_a_detail_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(RequestError, match="full or choice"):
+    with pytest.raises(RequestError, match="full, choice, fast"):
         look(detail="all")
 
 
@@ -198,13 +198,16 @@ def test_a_gpu_that_cannot_be_named_has_a_state_with_the_code(
 def test_what_a_driver_will_not_say_is_unknown_and_not_zero(machine: Machine, code: int) -> None:
     silent = (
         "*Utilization*", "*Temperature*", "*Power*", "*Energy*", "*Memory*", "*Mode", "*RunningProcesses*",
+        "*Clock*",
     )  # fmt: skip
     machine(
         devices=[{"profile": "h100", "missing": ["fan"]}], faults=[{"call": c, "code": code} for c in silent]
     )
     (gpu,) = look().devices
     assert gpu.state == "ok"
-    assert gpu == Device(gpu.index, gpu.uuid, gpu.name, sampled_at=gpu.sampled_at)
+    assert gpu == Device(
+        gpu.index, gpu.uuid, gpu.name, sampled_at=gpu.sampled_at, detailed_at=gpu.detailed_at
+    )
 
 
 def test_a_gpu_that_shares_the_hosts_memory_shows_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

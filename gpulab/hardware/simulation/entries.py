@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gpulab.errors import RequestError, ScenarioError
+from gpulab.hardware.plausible import REASONS
 from gpulab.hardware.simulation.machine import Series, Steps, Wave
 from gpulab.units import parse_bytes
 
@@ -24,6 +25,7 @@ __all__ = [
     "size_series",
     "text",
     "texts",
+    "throttling",
 ]
 
 T = TypeVar("T")
@@ -138,6 +140,15 @@ def series(value: Any, where: str, read: Read[float] = number) -> Series:
 def size_series(value: Any, where: str) -> Series:
     """The same for memory: its numbers may be sizes such as 8GiB."""
     return series(value, where, size)
+
+
+def throttling(value: Any, where: str) -> Series:
+    """What holds the clocks down, as NVML's bits: a list of reasons, or steps with lists as values."""
+    return float(_bits(value, where)) if isinstance(value, list) else series(value, where, _bits)
+
+
+def _bits(value: Any, where: str) -> float:
+    return float(sum(1 << REASONS.index(one_of(REASONS)(name, where)) for name in set(texts(value, where))))
 
 
 def _wave(entry: Entry, read: Read[float]) -> Wave:

@@ -49,6 +49,10 @@ FIELDS = {
     "process_utilization": ("nvmlDeviceGetProcessUtilization",),
     "ecc": ("nvmlDeviceGet*Ecc*",),
     "mig": ("nvmlDeviceGetMigMode",),
+    "clocks": ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo"),
+    "throttle": ("nvmlDeviceGetCurrentClocks*Reasons",),
+    "pcie": ("nvmlDeviceGetPcieThroughput",),
+    "nvlink": ("nvmlDeviceGetFieldValues",),
 }
 """What a device's "missing" may name, and the calls that then say "not supported"."""
 
@@ -100,6 +104,16 @@ class SimulatedDevice(NamedTuple):
     compute_mode: str = "default"
     slices: tuple[Slice, ...] = ()
     missing: tuple[str, ...] = ()
+    sm_clock: Series | None = None
+    """MHz; like the next two None follows from the utilization."""
+    memory_clock: Series | None = None
+    throttle: Series | None = None
+    """NVML's bits for what holds the clocks down."""
+    pcie_rx: Series | None = None
+    """Bytes per second, as the next three; NVLink's None means that there is no link."""
+    pcie_tx: Series | None = None
+    nvlink_rx: Series | None = None
+    nvlink_tx: Series | None = None
 
     @property
     def bus_id(self) -> str:

@@ -22,6 +22,7 @@ from gpulab.hardware.simulation.entries import (
     size_series,
     text,
     texts,
+    throttling,
 )
 from gpulab.hardware.simulation.machine import (
     COMPUTE_MODES,
@@ -41,6 +42,9 @@ from gpulab.hardware.simulation.machine import (
 from gpulab.hardware.simulation.profiles import PROFILES
 
 __all__ = ["read_file"]
+
+_CLOCKS = ("sm_clock", "memory_clock")
+_RATES = ("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
 
 
 def read_file(path: str) -> Machine:
@@ -126,6 +130,9 @@ def _device(entry: Entry, profile: str, index: int) -> SimulatedDevice:
         compute_mode=entry.take("compute_mode", one_of(COMPUTE_MODES), "default"),
         missing=calls_of((*model.missing, *entry.take("missing", _fields, ()))),
     )
+    more: dict[str, Any] = {key: entry.take(key, size_series, None) for key in _RATES}
+    more |= {key: entry.take(key, series, None) for key in _CLOCKS}
+    device = device._replace(throttle=entry.take("throttle", throttling, None), **more)
     slices = tuple(entry.each("mig", lambda e: _slice(e, profile, index)))
     if slices and not model.mig:
         raise ScenarioError(f"{entry.where}: mig is set; a {profile} cannot be sliced.")
@@ -143,9 +150,10 @@ def _timeline(value: Any, where: str) -> Callable[[SimulatedDevice], SimulatedDe
     entry = Entry(value, where)
     read = {
         key: entry.take(key, series, None)
-        for key in ("utilization", "memory_utilization", "power", "temperature")
+        for key in ("utilization", "memory_utilization", "power", "temperature", *_CLOCKS)
     }
-    read["memory_used"] = entry.take("memory_used", size_series, None)
+    read |= {key: entry.take(key, size_series, None) for key in ("memory_used", *_RATES)}
+    read["throttle"] = entry.take("throttle", throttling, None)
     entry.close()
     found: dict[str, Any] = {key: value for key, value in read.items() if value is not None}
     return lambda device: device._replace(**found)

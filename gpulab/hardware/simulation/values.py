@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpulab.hardware.simulation.machine import COMPUTE_MODES
+from gpulab.hardware.simulation.machine import COMPUTE_MODES, integral
 from gpulab.hardware.simulation.registry import (
     NOT_SUPPORTED,
     OK,
@@ -19,6 +19,7 @@ from gpulab.hardware.simulation.target import Target
 __all__: list[str] = []
 
 _MEMORY_V2 = 0x02000028
+_UNSIGNED_LONG_LONG = 3
 _TEMPERATURE_V1 = 0x0100000C
 _CLOCKS = {0: (1980, 345), 1: (1980, 345), 2: (2619, 2619), 3: (1545, 765)}
 """Graphics, SM, memory, video: busy and idle MHz."""
@@ -180,14 +181,24 @@ def _threshold(_target: Target, kind: Any, celsius: Any) -> int:
 
 @device_call("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
 def _clock(target: Target, kind: Any, megahertz: Any) -> int:
-    busy, idle = _CLOCKS[getattr(kind, "value", kind) % 4]
-    out(megahertz).value = busy if target.percent() else idle
+    which = getattr(kind, "value", kind) % 4
+    busy, idle = _CLOCKS[which]
+    told = target.device.memory_clock if which == 2 else target.device.sm_clock
+    out(megahertz).value = round(target.now(told)) if told is not None else busy if target.percent() else idle
+    return OK
+
+
+@device_call("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+def _clock_reasons(target: Target, bits: Any) -> int:
+    told = target.device.throttle
+    out(bits).value = int(not target.percent()) if told is None else round(target.now(told))
     return OK
 
 
 @device_call("nvmlDeviceGetPcieThroughput")
-def _pcie(target: Target, _counter: Any, kilobytes: Any) -> int:
-    out(kilobytes).value = 900 * target.percent()
+def _pcie(target: Target, counter: Any, kilobytes: Any) -> int:
+    told = target.device.pcie_rx if getattr(counter, "value", counter) else target.device.pcie_tx
+    out(kilobytes).value = 900 * target.percent() if told is None else round(target.now(told) / 1000)
     return OK
 
 
@@ -206,11 +217,16 @@ def _pci(target: Target, info: Any) -> int:
 
 
 @device_call("nvmlDeviceGetFieldValues")
-def _fields(_target: Target, count: Any, values: Any) -> int:
-    """NVLink and others: asked for one by one, none is there."""
+def _fields(target: Target, count: Any, values: Any) -> int:
+    """NVLink's counters where the scenario has a link; each other field is one that is not there."""
+    links = {138: target.device.nvlink_tx, 139: target.device.nvlink_rx}
     fields = out(values)
     for place in range(getattr(count, "value", count)):
-        fields[place].nvmlReturn = NOT_SUPPORTED
+        told = links.get(fields[place].fieldId)
+        fields[place].nvmlReturn = NOT_SUPPORTED if told is None else OK
+        if told is not None:
+            fields[place].valueType = _UNSIGNED_LONG_LONG
+            fields[place].value.ullVal = int(integral(told, target.machine.seconds()) / 1024)
     return OK
 
 
