@@ -6,10 +6,17 @@ import base64
 import contextlib
 import json
 import math
+import os
+import pwd
+import shutil
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -228,3 +235,149 @@ def closing_after(says: bytes) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
         thread.join(10)
+
+
+class Host:
+    """A machine of its own on this one: what it simulates, its directories, its name, and its exporter."""
+
+    def __init__(self, folder: Path, name: str, machine: dict[str, Any]) -> None:
+        self.name = name
+        folder.mkdir()
+        (folder / "leases").mkdir(mode=0o700)
+        (folder / "machine.json").write_text(json.dumps(machine))
+        self.environment = {
+            **os.environ,
+            "GPULAB_SIMULATE": str(folder / "machine.json"),
+            "GPULAB_LEASE_DIR": str(folder / "leases"),
+            "GPULAB_DATA_DIR": str(folder / "data"),
+        }
+        self.exporter = self.start("serve", "--port", "0", "--host-name", name)
+        line = self.exporter.stdout.readline()
+        self.place = line.partition("http://")[2].partition("/metrics")[0]
+        assert self.place, self.exporter.communicate()
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpulab", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+
+
+@contextlib.contextmanager
+def killed(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def scraping(folder: Path, *places: str) -> Iterator[str]:
+    """Debian's Prometheus, which asks these addresses each second; its own address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    job = {"job_name": "gpulab", "scrape_interval": "1s", "static_configs": [{"targets": list(places)}]}
+    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))  # JSON is YAML, too
+    command = [
+        *("prometheus", f"--config.file={folder / 'prometheus.yml'}"),
+        *(f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={place}", "--log.level=error"),
+    ]
+    with (
+        open(folder / "prometheus.log", "w") as log,
+        killed(subprocess.Popen(command, stdout=log, stderr=log, text=True)),
+    ):
+        yield f"http://{place}"
+
+
+def moving(**levels: Any) -> dict[str, Any]:
+    return {"profile": "h100", **levels}
+
+
+@pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="there is no prometheus; apt install prometheus"
+)
+def test_a_real_prometheus_tells_what_happened_on_two_hosts_and_when_one_was_killed(
+    tmp_path: Path, until: Callable[..., None]
+) -> None:
+    alpha = Host(
+        tmp_path / "alpha",
+        "alpha",
+        {
+            "devices": [
+                moving(uuid="GPU-a0", utilization=25, memory_used="20GiB", power=300, temperature=55),
+                moving(uuid="GPU-a1", utilization=0, memory_used="1GiB", power=80, temperature=30),
+            ]
+        },
+    )
+    beta = Host(
+        tmp_path / "beta",
+        "beta",
+        {"devices": [moving(uuid="GPU-b0", utilization=75, memory_used="60GiB", power=650, temperature=70)]},
+    )
+    began = time.time()
+    with (
+        killed(alpha.exporter),
+        killed(beta.exporter),
+        killed(alpha.start("run", "--", "sleep", "300")),
+        scraping(tmp_path, alpha.place, beta.place) as url,
+    ):
+
+        def lines(query: str, since: float = began) -> list[prometheus.Line]:
+            try:
+                return prometheus.read_range(url, query, since, step=1)
+            except PrometheusError:
+                return []  # it has yet to start
+
+        until(
+            lambda: (
+                [len(line.times) >= 3 for line in lines("gpulab_device_power_watts")] == [True] * 3
+                and lines("gpulab_device_leases")
+            ),
+            "three scrapes of both hosts",
+            timeout=60,
+        )
+        watts = {
+            (line.labels["host"], line.labels["uuid"]): line for line in lines("gpulab_device_power_watts")
+        }
+        assert {device: set(line.values) for device, line in watts.items()} == {
+            ("alpha", "GPU-a0"): {300.0},
+            ("alpha", "GPU-a1"): {80.0},
+            ("beta", "GPU-b0"): {650.0},
+        }
+        (lease,) = lines("gpulab_device_leases")
+        assert lease.labels["host"] == "alpha"
+        assert lease.labels["uuid"] == "GPU-a1"  # the idle one
+        assert lease.labels["user"] == pwd.getpwuid(os.getuid()).pw_name
+        assert set(lease.values) == {1.0}
+
+        by_host = prometheus.reduced(url, began)
+        assert {host: set(devices) for host, devices in by_host.items()} == {
+            "alpha": {"GPU-a0", "GPU-a1"},
+            "beta": {"GPU-b0"},
+        }
+        for point in by_host["beta"]["GPU-b0"]:
+            assert point[1:] == (75, 75, 60 * 2**30, 60 * 2**30, 650, 70)
+        assert set(prometheus.reduced(url, began, hosts=["beta", "be.a"])) == {"beta"}
+        assert prometheus.reduced(url, began, hosts=["be.a"]) == {}
+        assert prometheus.reduced(url, began - 86400, began - 3600) == {}
+
+        beta.exporter.kill()
+        gone = time.time()
+
+        def is_told() -> bool:
+            now = time.time()
+            seen = {
+                line.labels["host"]: line.times[-1] for line in lines("gpulab_up", gone - 5) if line.times
+            }
+            return seen.get("alpha", 0) >= now - 2 and now - seen.get("beta", now) >= 4
+
+        until(is_told, "the end of the killed exporter's series", timeout=60)
+        up = {line.labels["instance"]: line.values[-1] for line in lines("up", gone)}
+        assert up == {alpha.place: 1, beta.place: 0}
+        with pytest.raises(PrometheusError, match=r"refuses \(400: .*parse error"):
+            prometheus.read_range(url, "sum(", began)
