@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpulab import config
-from gpulab.commands.sampler_checks import check_sampler, check_service
+from gpulab.commands.sampler_checks import check_paused, check_sampler, check_service
 from gpulab.config import Settings
-from gpulab.hardware import hosting, record
+from gpulab.hardware import hosting, pausing, record
 from gpulab.hardware.devices import DriverState, Snapshot
 from gpulab.telemetry import sampler
 
@@ -104,3 +104,13 @@ def test_a_file_where_the_service_should_publish_is_found(settings: Settings) ->
         "note",
         f"what {place} publishes is not read, because it is no directory; have it removed",
     )
+
+
+def test_a_pause_is_told_with_its_remedy_and_nothing_when_there_is_none(settings: Settings) -> None:
+    assert list(check_paused(settings)) == []
+    pausing.pause(settings)
+    ((subject, state, message),) = check_paused(settings)
+    assert (subject, state) == ("paused", "note")
+    assert "gpulab resume" in message
+    pausing.resume(settings)
+    assert list(check_paused(settings)) == []
