@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulab.errors import GpulabError, RequestError
@@ -110,11 +110,9 @@ def reduced(
 ) -> dict[str, dict[str, list[Point]]]:
     """The devices' series of all hosts, or of `hosts`: by host, then by UUID, as `series.reduced` has them.
 
-    At most some `points` points a device; where a host was not scraped there is none. Empty if
-    Prometheus has nothing of gpulab in that time. Raises as `read_range` does.
+    At most some `points` points a device; a gap, as where a host was not scraped, begins with an empty
+    one. Empty if Prometheus has nothing of gpulab in that time. Raises as `read_range` does.
     """
-    from gpulab.telemetry.series import Point
-
     until = time.time() if until is None else until
     step = _step(until - since, max(1.0, (until - since) / max(1, points)))
     found: dict[tuple[str, str], dict[float, dict[str, float | None]]] = {}
@@ -125,9 +123,21 @@ def reduced(
                 device.setdefault(at, {})[field] = None if value is None else value * factor
     by_host: dict[str, dict[str, list[Point]]] = {}
     for (host, uuid), rows in sorted(found.items()):
-        filled = [Point(time=at, **{name: rows[at].get(name) for name in _METRICS}) for at in sorted(rows)]
-        by_host.setdefault(host, {})[uuid] = filled
+        by_host.setdefault(host, {})[uuid] = list(_points(rows, step))
     return by_host
+
+
+def _points(rows: dict[float, dict[str, float | None]], step: float) -> Iterator[Point]:
+    """In the order of time, each at the middle of its part, with an empty one where a gap begins."""
+    from gpulab.telemetry.series import Point
+
+    middle = 0.0 if step < _FINE_STEP else step / 2
+    before: float | None = None
+    for at in sorted(rows):
+        if before is not None and at - before > 1.5 * step:
+            yield Point(before + step - middle, *([None] * len(_METRICS)))
+        yield Point(time=at - middle, **{name: rows[at].get(name) for name in _METRICS})  # type: ignore[arg-type]
+        before = at
 
 
 def without_login(url: str) -> str:

@@ -151,6 +151,17 @@ def test_what_is_no_answer_is_one_sentence_without_the_password(
     assert_silent(caught.value)
 
 
+def test_devices_of_all_hosts_come_as_points_and_a_gap_begins_with_an_empty_one(answering: Answering) -> None:
+    labels = {"host": "a", "uuid": "GPU-1"}
+    answering.answer(matrix((labels, [[1000, "0.5"], [1100, "0.5"], [1400, "1"]])))
+    points = prometheus.reduced(answering.url, 900, 1500, points=6)["a"]["GPU-1"]
+    assert [point.time for point in points] == [950, 1050, 1150, 1350]
+    assert [point.gpu_percent for point in points] == [50, 50, None, 100]
+    assert points[2][1:] == (None,) * 6
+    questions = {question["query"][0] for _, question, _ in answering.asked}
+    assert "max by (host, uuid) (max_over_time(gpulab_device_utilization_ratio[120000ms]))" in questions
+
+
 def assert_one_sentence(message: str) -> None:
     assert "\n" not in message
     assert message.endswith(".")
