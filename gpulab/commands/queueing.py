@@ -17,7 +17,7 @@ from gpulab.config import Settings
 from gpulab.hardware.devices import Snapshot
 from gpulab.units import format_bytes, format_duration
 
-__all__ = ["wait"]
+__all__ = ["ended_by_signals", "wait"]
 
 _REFRESH_SECONDS = 2.0
 _CALM_SECONDS = 10.0
@@ -40,7 +40,7 @@ def wait(
     ticket = enqueue(request, settings, snapshot)
     asked = request.applied(settings)
     view: _Lines | _Picture
-    with _ended_by_signals():
+    with ended_by_signals():
         console = _terminal()
         if console is None:
             view = _Lines(asked, seconds)
@@ -146,7 +146,7 @@ def _terminal() -> Any:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """End of SIGTERM and SIGHUP as of Ctrl-C: the cursor comes back, and the ticket goes."""
 
     def end(number: int, _frame: object) -> NoReturn:

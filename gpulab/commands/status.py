@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from typing import Any
 
 from gpulab import config
@@ -20,16 +18,9 @@ from gpulab.commands.leases import owner, queue_lines
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, RequestError
 from gpulab.hardware import nvml, scenario
-from gpulab.hardware.devices import Snapshot
-from gpulab.hardware.record import latest
-from gpulab.units import format_bytes, format_duration, parse_duration
+from gpulab.units import format_bytes, parse_duration
 
-__all__ = ["add_arguments", "run"]
-
-_STALE_SECONDS = 5.0
-"""The sampler writes every second, so by then it no longer does."""
-_TOUCH_SECONDS = 10.0
-_POLL_SECONDS = 0.25
+__all__ = ["add_arguments", "holder", "run", "scope", "trouble", "versions"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is not None:
         if args.json:
             raise RequestError("--watch does not go with --json; repeat `gpulab status --json` instead.")
-        return _watch(settings, max(0.5, parse_duration(args.watch)))
+        from gpulab.commands.watching import watch
+
+        return watch(settings, max(0.5, parse_duration(args.watch)))
     report = status(nvml.snapshot(detail="full", settings=settings), live_leases(settings), settings)
     if args.json:
         print(json.dumps(report))
@@ -71,89 +64,6 @@ def _print(report: dict[str, Any], settings: Settings) -> None:
     Console(highlight=False).print(_page(report, settings))
 
 
-def _watch(settings: Settings, period: float) -> int:
-    """Show the sampler's record: what lives long does not ask NVML itself."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
-    if not sys.stdout.isatty() or console.is_dumb_terminal:
-        raise RequestError("--watch needs a terminal; in a script or pipe use `gpulab status --json`.")
-    view = _View(settings)
-    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
-        while True:
-            live.update(view.look(), refresh=True)
-            view.wait(period)
-
-
-class _View:
-    """What `--watch` shows, and for how long nothing new has come."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._snapshot: Snapshot | None = None
-        self._changed = time.monotonic()
-
-    def look(self) -> Any:
-        """The page now, with what is wrong with it above."""
-        from rich.console import Group
-        from rich.text import Text
-
-        from gpulab.telemetry import sampler
-
-        sampler.touch(self.settings)
-        troubles = [] if sampler.ensure(self.settings) else [self._no_sampler()]
-        self._read()
-        if self._snapshot is not None or not troubles:
-            troubles += self._silence()
-        lines = [Text(trouble, style="yellow") for trouble in troubles]
-        if self._snapshot is None:
-            return Group(*lines)
-        report = status(self._snapshot, live_leases(self.settings), self.settings)
-        return Group(*lines, _page(report, self.settings))
-
-    def wait(self, period: float) -> None:
-        """Until the next look: after `period`, or once there is data again. Keeps the sampler awake."""
-        from gpulab.telemetry import sampler
-
-        end = time.monotonic() + period
-        while (left := end - time.monotonic()) > 0:
-            silent = bool(self._silence())
-            time.sleep(min(left, _POLL_SECONDS if silent else _TOUCH_SECONDS))
-            sampler.touch(self.settings)
-            if silent and self._read():
-                return
-
-    def _read(self) -> bool:
-        """Whether the record is another one than before."""
-        newest = latest(self.settings)
-        if newest is None or newest == self._snapshot:
-            return False
-        self._snapshot, self._changed = newest, time.monotonic()
-        return True
-
-    def _no_sampler(self) -> str:
-        return (
-            f"The sampler cannot be started, because {self.settings.machine_dir} cannot be written; "
-            "set GPULAB_DATA_DIR to a directory of yours, or run `gpulab doctor`."
-        )
-
-    def _silence(self) -> list[str]:
-        """By two clocks: the record may be old already, and the wall's clock may jump."""
-        from gpulab.telemetry.sampler import log_path
-
-        seconds = time.monotonic() - self._changed
-        if self._snapshot is not None:
-            seconds = max(seconds, time.time() - self._snapshot.time)
-        elif seconds < _STALE_SECONDS:
-            return ["Waiting for the first reading."]
-        if seconds < _STALE_SECONDS:
-            return []
-        old = "" if self._snapshot is None else "these figures are old; "
-        log = log_path(self.settings)
-        return [f"No data for {format_duration(seconds)}; {old}the sampler's log is {log}."]
-
-
 def _page(report: dict[str, Any], settings: Settings) -> Any:
     from rich.console import Group
     from rich.text import Text
@@ -162,41 +72,46 @@ def _page(report: dict[str, Any], settings: Settings) -> Any:
     parts: list[Any] = [Text(_headline(report), style="bold")]
     if nvml_state["state"] != "ok":
         parts.append(Text(nvml_state["message"], style="yellow"))
-    parts.append(_scope(report, settings))
+    sentence, known = scope(report, settings)
+    parts.append(Text(sentence, style="dim" if known else "yellow"))
     if report["devices"]:
         parts.append(_table(report))
     parts += [Text(line) for line in queue_lines(report["waiting"] or ())]
-    parts += [
-        Text(f"GPU {device['index']}: {device['message']}", style="yellow")
-        for device in report["devices"]
-        if device["message"]
-    ]
+    parts += [Text(trouble(device), style="yellow") for device in report["devices"] if device["message"]]
     return Group(*parts)
 
 
 def _headline(report: dict[str, Any]) -> str:
-    versions = [
-        f"{name} {report['nvml'][key]}"
-        for name, key in (("driver", "driver"), ("CUDA", "cuda"))
-        if report["nvml"][key]
-    ]
     simulated = ["simulated machine"] if report["simulated"] else []
-    return " · ".join([f"{report['host']}", f"{len(report['devices'])} devices", *versions, *simulated])
+    state = report["nvml"]["state"]
+    many = f"{len(report['devices'])} devices" if state == "ok" or report["devices"] else f"GPUs: {state}"
+    return " · ".join([report["host"], many, *versions(report), *simulated])
 
 
-def _scope(report: dict[str, Any], settings: Settings) -> Any:
-    from rich.text import Text
+def versions(report: dict[str, Any]) -> list[str]:
+    """Of the driver and of CUDA, as far as they are known."""
+    told = (("driver", report["nvml"]["driver"]), ("CUDA", report["nvml"]["cuda"]))
+    return [f"{name} {version}" for name, version in told if version]
 
+
+def trouble(device: dict[str, Any]) -> str:
+    """What is wrong with a device, and which one it is."""
+    message = str(device["message"])
+    return message if message.startswith(f"GPU {device['index']} ") else f"GPU {device['index']}: {message}"
+
+
+def scope(report: dict[str, Any], settings: Settings) -> tuple[str, bool]:
+    """Whose leases these are, in a sentence; and whether it can be told at all."""
     if report["lease_scope"] == "host":
-        return Text(f"leases of all accounts of this host, in {report['lease_dir']}", style="dim")
+        return f"leases of all accounts of this host, in {report['lease_dir']}", True
     if report["lease_scope"] == "account":
-        return Text("leases of this account only; `sudo gpulab setup` makes them host-wide", style="dim")
+        return "leases of this account only; `sudo gpulab setup` makes them host-wide", True
     try:
         find(settings)
         reason = "`gpulab doctor` says why."
     except GpulabError as error:
         reason = str(error)
-    return Text(f"Who holds what is unknown: {reason}", style="yellow")
+    return f"Who holds what is unknown: {reason}", False
 
 
 def _table(report: dict[str, Any]) -> Any:

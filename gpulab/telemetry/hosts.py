@@ -21,8 +21,8 @@ _HOLDERS = "(count by (host, uuid, user) (gpulab_device_leases > 0) > bool 0)"
 _MANY = f"(count by (host, uuid) ({_HOLDERS}))"
 _RATIO = "avg by (host, uuid) (gpulab_device_utilization_ratio)"
 _POWER = "avg by (host, uuid) (gpulab_device_power_watts)"
-_STEPS = 1000
-_LEAST_STEP = 15.0
+_STEPS = 10_000
+_LEAST_STEP = 1.0
 _COVERS = 120.0
 """Seconds in which even a slow Prometheus has scraped once."""
 _DEVICE = "host, uuid, name, gpu"
