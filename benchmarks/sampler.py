@@ -28,7 +28,7 @@ from gpulab.hardware import nvml
 nvml.snapshot(detail="full")
 open(sys.argv[1], "w").close()
 for _ in range(10):
-    nvml.snapshot(detail="choice")
+    nvml.snapshot(detail="fast")
 """
 _PEER = """
 import sys, time

@@ -80,8 +80,8 @@ class Sampling:
     def _sample(self, *, full: bool, links: bool) -> None:
         from gpulab.hardware import nvml
 
-        del full, links
-        snapshot = nvml.snapshot(detail="full", timeout=_TIMEOUT_SECONDS, settings=self.settings)
+        detail = "full" if full else "fast"
+        snapshot = nvml.snapshot(detail=detail, links=links, timeout=_TIMEOUT_SECONDS, settings=self.settings)
         self._publish(snapshot)
         leases = self.leases.news()
         if snapshot.devices or self.leases.known:
