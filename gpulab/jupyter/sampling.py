@@ -11,7 +11,6 @@ from gpulab.errors import GpulabError
 from gpulab.hardware import record
 from gpulab.jupyter.attendant import Attendant
 from gpulab.jupyter.pulse import Pulse
-from gpulab.telemetry import sampler
 
 __all__ = ["EVERY", "Sampling", "attend_sampling"]
 
@@ -38,7 +37,9 @@ class Sampling:
         elif time.monotonic() >= self._again_at:
             self._again_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            sampler.ensure(settings)  # starts nothing while a service of the host samples
+            from gpulab.telemetry.starting import ensure  # where a sampler runs, a kernel never loads it
+
+            ensure(settings)  # starts nothing while a service of the host samples
 
     def _known(self) -> Settings | None:
         """Read once: which machine and which directory a kernel samples does not change while it lives."""

@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gpulab.config import Settings
-from gpulab.hardware import record
+from gpulab.hardware import hosting, record
 from gpulab.hardware.devices import DriverState, Snapshot
 from gpulab.telemetry import sampler
 from gpulab.widgets.feed import Feed
@@ -96,3 +97,42 @@ def test_a_sampler_that_cannot_start_is_not_tried_without_end(settings: Settings
     feed = Feed()
     assert sum(feed.revive() for _ in range(200)) == 1
     assert feed.sampling is False
+
+
+def test_the_hosts_record_is_read_while_a_service_publishes_and_no_sampler_is_started(
+    settings: Settings,
+) -> None:
+    machine = Path(hosting.machine_path(settings))
+    machine.mkdir(parents=True, mode=0o755)
+    Path(hosting.host_dir(settings)).chmod(0o755)
+    os.mkfifo(machine / "wake", 0o622)
+    listening = os.open(machine / "wake", os.O_RDONLY | os.O_NONBLOCK)
+    publish(settings, time.time() - 30)  # what this account's sampler left
+    feed = Feed()
+    try:
+        now = time.time()
+        record.publish(Snapshot(now - 2, DriverState()), settings, host=True)
+        assert feed.read()
+        assert feed.snapshot is not None
+        assert feed.snapshot.time == now - 2
+        assert feed.revive()  # late, but the service is there
+        assert sampler.running_pid(settings) is None
+    finally:
+        os.close(listening)
+
+
+def test_when_a_service_has_ended_an_own_sampler_takes_its_place(settings: Settings, until: Until) -> None:
+    machine = Path(hosting.machine_path(settings))
+    machine.mkdir(parents=True, mode=0o755)
+    Path(hosting.host_dir(settings)).chmod(0o755)
+    os.mkfifo(machine / "wake", 0o622)
+    record.publish(Snapshot(time.time() - 2, DriverState()), settings, host=True)
+    feed = Feed()
+
+    def came_from_the_own_one() -> bool:
+        feed.revive()
+        feed.read()
+        return feed.snapshot is not None and len(feed.snapshot.devices) == 8
+
+    until(came_from_the_own_one, "a sample of the account's own sampler")
+    assert sampler.running_pid(settings) is not None
