@@ -124,6 +124,7 @@ def _device_entry(
     entry = device.to_dict()
     holders = [lease for lease in leases or () if device.uuid in lease.gpus]
     entry["sampled_at"] = _iso(device.sampled_at)
+    entry["detailed_at"] = _iso(device.detailed_at)
     entry["drained"] = is_drained(device, settings.drained)
     entry["visible"] = visible is None or device.uuid in visible
     entry["leases"] = None if leases is None else [lease.id for lease in holders]
