@@ -78,29 +78,6 @@ def test_the_one_that_comes_second_leaves_at_once(settings: Settings, start: Sta
     assert first.wait(timeout=15) == 0
 
 
-def test_a_killed_sampler_is_replaced_at_the_next_call(settings: Settings, until: Until) -> None:
-    sampler.ensure(settings)
-    until(lambda: record.latest(settings, max_age=3), "a record")
-    killed = sampler.running_pid(settings)
-    assert killed is not None
-    os.kill(killed, signal.SIGKILL)
-    until(
-        lambda: sampler.ensure(settings) and sampler.running_pid(settings) not in (None, killed),
-        "another one",
-    )
-    stopped_at = record.latest(settings)
-    until(lambda: record.latest(settings) != stopped_at, "its record")
-
-
-def test_the_end_of_whoever_started_it_does_not_end_it(settings: Settings, until: Until) -> None:
-    code = f"{ENSURE}; import os, signal; os.killpg(0, signal.SIGKILL)"
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code], start_new_session=True, stdout=subprocess.DEVNULL
-    )
-    assert starter.wait(timeout=30) == -signal.SIGKILL
-    until(lambda: record.latest(settings), "a record from the orphan")
-
-
 def test_it_ends_when_nobody_reads_and_goes_on_while_somebody_does(
     settings: Settings, start: Start, until: Until
 ) -> None:
