@@ -1,24 +1,13 @@
-"""What slows a GPU down, in one or two words, and in a sentence for whoever asks."""
+"""What slows a device down, for its badge."""
 
 from __future__ import annotations
 
 from gpulab.hardware.devices import Device
+from gpulab.hardware.throttling import brake_of
 
 __all__ = ["brake"]
-
-_BRAKES = {
-    "hw_power_brake_slowdown": ("power brake", "The server's power supply holds it back."),
-    "hw_thermal_slowdown": ("thermal", "It is too hot, and its hardware slows it down: look at its cooling."),
-    "sw_thermal_slowdown": ("thermal", "It is near its limit of temperature, and the driver slows it down."),
-    "sw_power_cap": ("power cap", "It would run faster, but draws all the power that it may."),
-    "hw_slowdown": ("slowed", "Its hardware slows it down, by power or by temperature."),
-}
-"""The graver first. Clocks that somebody set, and idleness, are no brakes."""
 
 
 def brake(device: Device) -> tuple[str, str] | None:
     """The gravest reason for which the device runs slower than it could; None if none is known."""
-    reasons = device.throttle_reasons
-    if device.state != "ok" or not reasons or "gpu_idle" in reasons:
-        return None
-    return next((words for reason, words in _BRAKES.items() if reason in reasons), None)
+    return brake_of(device.throttle_reasons) if device.state == "ok" else None

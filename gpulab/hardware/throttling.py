@@ -1,0 +1,23 @@
+"""What slows a GPU down, in one or two words, and in a sentence for whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+__all__ = ["brake_of"]
+
+_BRAKES = {
+    "hw_power_brake_slowdown": ("power brake", "The server's power supply holds it back."),
+    "hw_thermal_slowdown": ("thermal", "It is too hot, and its hardware slows it down: look at its cooling."),
+    "sw_thermal_slowdown": ("thermal", "It is near its limit of temperature, and the driver slows it down."),
+    "sw_power_cap": ("power cap", "It would run faster, but draws all the power that it may."),
+    "hw_slowdown": ("slowed", "Its hardware slows it down, by power or by temperature."),
+}
+"""The graver first. Clocks that somebody set, and idleness, are no brakes."""
+
+
+def brake_of(reasons: Collection[str] | None) -> tuple[str, str] | None:
+    """The gravest of NVML's reasons why a device runs slower than it could; None if none is known."""
+    if not reasons or "gpu_idle" in reasons:
+        return None
+    return next((words for reason, words in _BRAKES.items() if reason in reasons), None)

@@ -1,0 +1,88 @@
+"""Averages and integrals of a device's samples between two instants; a gap is left out, never bridged.
+
+A sample stands for the time since the one before it: so does NVML's utilization, and a cell's last part
+is told by the sample just after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gpulab.telemetry.rows import Sample
+
+__all__ = ["GAP_PERIODS", "Span"]
+
+GAP_PERIODS = 3.0
+"""So many periods without a sample are a gap."""
+_SLOWEST_PERIOD = 1.0
+
+Read = Callable[[Sample], float | None]
+
+
+class Span:
+    """The samples of one device around the time from `start` to `end` (seconds since the epoch)."""
+
+    def __init__(self, samples: Sequence[Sample], start: float, end: float) -> None:
+        self.start, self.end = start, end
+        self.gap = GAP_PERIODS * _SLOWEST_PERIOD
+        self._around = sorted(samples)
+        self.samples = tuple(s for s in self._around if start <= s.time <= end)
+
+    def parts(self) -> Iterator[tuple[float, Sample]]:
+        """Seconds of the span, each with the sample that stands for them."""
+        before = self.start
+        for sample in self._around:
+            if sample.time < self.start:
+                continue
+            begun = max(before, sample.time - self.gap)
+            seconds = min(sample.time, self.end) - begun
+            if seconds > 0:
+                yield seconds, sample
+            before = sample.time
+            if before >= self.end:
+                return
+
+    def mean(self, read: Read) -> float | None:
+        """The average over the time for which the value is known."""
+        known = [(seconds, value) for seconds, s in self.parts() if (value := read(s)) is not None]
+        total = sum(seconds for seconds, _ in known)
+        return sum(seconds * value for seconds, value in known) / total if total else None
+
+    def highest(self, read: Read) -> float | None:
+        return max((value for _, s in self.parts() if (value := read(s)) is not None), default=None)
+
+    def share(self, holds: Callable[[Sample], bool | None]) -> float | None:
+        """The part of the known time, from 0 to 1, for which something holds."""
+        return self.mean(lambda s: None if (held := holds(s)) is None else float(held))
+
+    def counted(self, read: Read) -> float | None:
+        """By how much a counter grew from start to end; None if it is not known near both."""
+        known = [(s.time, value) for s in self._around if (value := read(s)) is not None]
+        first, last = _at(known, self.start, self.gap), _at(known, self.end, self.gap)
+        return None if first is None or last is None or last < first else last - first
+
+    def integrated(self, read: Read) -> float | None:
+        """The integral over all of the span; None if a gap, or an unknown value, leaves part of it open."""
+        known = [(seconds, value) for seconds, s in self.parts() if (value := read(s)) is not None]
+        covered = sum(seconds for seconds, _ in known)
+        missing = self.end - self.start - covered
+        if not known or missing > min(self.gap, 0.1 * (self.end - self.start) + _SLOWEST_PERIOD / 2):
+            return None
+        return sum(seconds * value for seconds, value in known) + missing * known[-1][1]
+
+
+def _at(points: Sequence[tuple[float, float]], time: float, gap: float) -> float | None:
+    """A counter's value between two readings of it, or by its pace just outside of them."""
+    before = [point for point in points if point[0] <= time]
+    after = [point for point in points if point[0] > time]
+    if before and after:
+        pair = before[-1], after[0]
+    elif len(points) > 1:
+        pair = (points[0], points[1]) if after else (points[-2], points[-1])
+    else:
+        return None
+    (t0, v0), (t1, v1) = pair
+    nearest = min(abs(time - t0), abs(time - t1))
+    if t1 - t0 > gap or (not (before and after) and nearest > _SLOWEST_PERIOD):
+        return None
+    return v0 + (v1 - v0) * (time - t0) / (t1 - t0)
