@@ -31,7 +31,7 @@ class DeviceReport(NamedTuple):
     samples: tuple[Sample, ...]
     """Those taken between the two instants."""
     gpu_percent: float | None
-    """Share of the time in which a kernel ran, of anybody's; it does not tell how much of the GPU it filled."""
+    """Share of the time in which anybody's kernel ran; not how much of the GPU it filled."""
     gpu_max: float | None
     memory_percent: float | None
     """Share of the time in which memory was read or written."""

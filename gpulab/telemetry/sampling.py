@@ -85,7 +85,7 @@ class Sampling:
         self._publish(snapshot)
         leases = self.leases.news()
         if snapshot.devices or self.leases.known:
-            self._store.append(snapshot, leases)
+            self._store.append(snapshot, leases, close=links)
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._newest = snapshot

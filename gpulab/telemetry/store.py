@@ -24,7 +24,7 @@ from gpulab.telemetry.rollups import PERIODS
 from gpulab.telemetry.schema import ID_BITS, MINUTE, SCHEMA_VERSION, HistoryError, key_of
 from gpulab.telemetry.series import Sample, recent, store_path
 from gpulab.telemetry.steadiness import Steadiness, elapsed
-from gpulab.telemetry.tracking import LeaseLog, ProcessLog
+from gpulab.telemetry.tracking import CLOSE_SECONDS, LeaseLog, ProcessLog
 from gpulab.units import format_bytes
 
 __all__ = ["RAW_SECONDS", "SCHEMA_VERSION", "Sample", "Store", "recent", "store_path"]
@@ -69,15 +69,20 @@ class Store:
         self._set_aside: float | None = None
         self._said = ""
 
-    def append(self, snapshot: Snapshot, leases: Sequence[LeaseRecord] | None = None) -> bool:
-        """Write one snapshot, and who holds what if `leases` tells; True if the devices are written."""
+    def append(
+        self, snapshot: Snapshot, leases: Sequence[LeaseRecord] | None = None, *, close: bool = False
+    ) -> bool:
+        """Write one snapshot, and who holds what if `leases` tells; True if the devices are written.
+
+        `close` keeps a row of each process each second, for a report that wants its share of the time.
+        """
         if not is_time(snapshot.time):
             self._say(f"History is not written: {snapshot.time!r} is no time; set this machine's clock.")
             return False
         self._clock.look(snapshot.time)
         try:
             file = self._file or self._open()
-            written = file.write(snapshot, leases, booted=snapshot.time - self._clock.clock())
+            written = file.write(snapshot, leases, booted=snapshot.time - self._clock.clock(), close=close)
             if file.minute != snapshot.time // MINUTE:
                 file.minute = snapshot.time // MINUTE
                 self._keep(file, snapshot.time)
@@ -171,7 +176,9 @@ class _File:
             if newest is None and self.trusted is None:
                 self.trusted = 0.0
 
-    def write(self, snapshot: Snapshot, leases: Sequence[LeaseRecord] | None, *, booted: float) -> bool:
+    def write(
+        self, snapshot: Snapshot, leases: Sequence[LeaseRecord] | None, *, booted: float, close: bool
+    ) -> bool:
         """One transaction; False if the history tells of this time already."""
         now = snapshot.time
         ahead = round(now * 1000) - self._newest
@@ -181,12 +188,12 @@ class _File:
                 self._leases.write(now, leases, booted)
                 self._live = leases
             if not told:
-                self._write_devices(snapshot)
+                self._write_devices(snapshot, close=close)
             if self.minute != now // MINUTE:
                 keeping.roll_up(self.connection, now)
         return not told
 
-    def _write_devices(self, snapshot: Snapshot) -> None:
+    def _write_devices(self, snapshot: Snapshot, *, close: bool) -> None:
         now = snapshot.time
         devices = []
         for device in snapshot.devices:
@@ -195,7 +202,7 @@ class _File:
                 devices.append((number, device))
         rows = [(key_of(now, number), *device_row(device), self._period) for number, device in devices]
         self.connection.executemany(_INSERT, rows)
-        self._processes.write(now, devices, self._live)
+        self._processes.write(now, devices, self._live, every=CLOSE_SECONDS if close else MINUTE)
         if rows and self.minute != now // MINUTE:
             self.connection.execute(
                 "INSERT OR IGNORE INTO pending VALUES (?, ?)", (MINUTE, int(now // MINUTE * MINUTE))

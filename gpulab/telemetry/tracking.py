@@ -11,7 +11,10 @@ from gpulab.hardware.devices import Device, Process
 from gpulab.telemetry.encoding import Names, percent_of, size_of
 from gpulab.telemetry.schema import MAX_ID, MINUTE, key_of
 
-__all__ = ["LeaseLog", "ProcessLog"]
+__all__ = ["CLOSE_SECONDS", "LeaseLog", "ProcessLog"]
+
+CLOSE_SECONDS = 0.9
+"""About once a second, as seldom as NVML renews a process's share; samples come a little early or late."""
 
 _STEP_BYTES, _STEP_SHARE = 8 * 2**20, 0.005
 """A process's memory has changed when it differs by more than both, the second as a share of itself."""
@@ -46,15 +49,24 @@ class _Seen:
 
 
 class ProcessLog:
-    """Writes a row of a process when it changes, and at the beginning of each minute."""
+    """Writes a row of a process when it changes, at the beginning of each minute, and more often if asked."""
 
     def __init__(self, connection: sqlite3.Connection, names: Names) -> None:
         self._connection = connection
         self._names = names
         self._seen: dict[tuple[int, int], _Seen] = {}
+        self._every: float = MINUTE
 
-    def write(self, now: float, devices: Iterable[tuple[int, Device]], leases: Sequence[LeaseRecord]) -> None:
+    def write(
+        self,
+        now: float,
+        devices: Iterable[tuple[int, Device]],
+        leases: Sequence[LeaseRecord],
+        *,
+        every: float = MINUTE,
+    ) -> None:
         """Take note of the processes of devices by their numbers. Raises sqlite3.Error."""
+        self._every = every
         rows = [row for number, device in devices for row in self._rows(now, number, device, leases)]
         first = key_of(now)  # more than a key has room for are written with the next sample
         self._connection.executemany(
@@ -95,9 +107,10 @@ class ProcessLog:
             _lease_of(process, uid, holding),
         )
 
-    @staticmethod
-    def _is_due(now: float, seen: _Seen, named: tuple[object, ...], memory: int | None) -> bool:
+    def _is_due(self, now: float, seen: _Seen, named: tuple[object, ...], memory: int | None) -> bool:
         if named != seen.named or now // MINUTE != seen.written // MINUTE:
+            return True
+        if now - seen.written >= self._every:
             return True
         if memory is None or seen.memory is None:
             return memory is not seen.memory

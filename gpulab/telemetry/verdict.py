@@ -45,7 +45,7 @@ def judge(report: Report) -> Verdict:
     if not report.devices:
         return Verdict("unknown", f"Nothing can be said: {report.reason}")
     device = max(report.devices, key=_weight)
-    early = _cannot_tell(report, device) or _unused(report, device)
+    early = _cannot_tell(report, device) or _unused(device)
     if early is not None:
         return early
     busy = _busy(device)
@@ -88,7 +88,7 @@ def _cannot_tell(report: Report, device: DeviceReport) -> Verdict | None:
     return None
 
 
-def _unused(report: Report, device: DeviceReport) -> Verdict | None:
+def _unused(device: DeviceReport) -> Verdict | None:
     if device.own_max_bytes == 0 and not device.own_percent:
         more = f" (it was {device.gpu_percent:.0f} % busy with others' work)" if device.gpu_percent else ""
         return Verdict("unused", f"This cell did not use the GPU{more}: it ran on the CPU alone.")
@@ -154,8 +154,8 @@ def _small_launches(device: DeviceReport, busy: float) -> Verdict | None:
         return None
     return Verdict(
         "small_launches",
-        f"Many small launches, it seems: kernels ran {busy:.0f} % of the time, yet the GPU drew {power:.0f} of "
-        f"{limit:.0f} W and touched its memory {device.memory_percent:.0f} % of the time. Larger batches, or "
+        f"Many small launches, it seems: kernels ran {busy:.0f} % of the time, yet the GPU drew {power:.0f} "
+        f"of {limit:.0f} W and touched its memory {device.memory_percent:.0f} % of the time. Larger batches, or "
         "fused kernels, fill it better.",
     )
 

@@ -1,0 +1,207 @@
+"""A report's figures against what was written into the history, and its verdict against the case."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpulab.config import Settings
+from gpulab.hardware import record
+from gpulab.hardware.devices import Device, DriverState, Memory, Process, Snapshot
+from gpulab.telemetry.report import Report, between
+from gpulab.telemetry.store import Store
+
+GIB = 2**30
+START = 1_800_000_000.0
+PID = 4711
+Write = Callable[..., Report]
+
+
+def device(seconds: float, **values: Any) -> Device:
+    held = values.pop("own", 8 * GIB)
+    others = tuple(values.pop("others", ()))
+    own = (
+        () if held is None else (Process(PID, "me", "python", held, values.pop("own_percent", None), uid=1),)
+    )
+    used = values.pop("used", 10 * GIB)
+    return Device(
+        0,
+        "GPU-a",
+        "Test GPU",
+        memory=Memory(80 * GIB, used, 80 * GIB - used, 0),
+        processes=(*own, *others),
+        power_limit_watts=700.0,
+        sampled_at=START + seconds,
+        **{
+            "gpu_percent": 80.0,
+            "memory_percent": 40.0,
+            "power_watts": 500.0,
+            "throttle_reasons": (),
+            **values,
+        },
+    )
+
+
+@pytest.fixture
+def write(settings: Settings) -> Write:
+    """Write one sample each 0.2 s, from 1 s before to 1 s after, as `of(seconds)` says; report on it."""
+
+    def report(of: Callable[[float], Device | None], seconds: float = 5.0, **options: Any) -> Report:
+        store = Store(settings)
+        snapshot = None
+        for tick in range(-5, round(seconds * 5) + 6):
+            at = tick / 5
+            found = of(at)
+            if found is not None:
+                snapshot = Snapshot(START + at, DriverState(), (found,), simulated=True)
+                assert store.append(snapshot, close=True)
+        store.close()
+        if snapshot is not None:
+            record.publish(snapshot, settings)
+        arguments = {"pid": PID, "uuids": ["GPU-a"], "cpu_seconds": 1.0, **options}
+        return between(settings, START, START + seconds, **arguments)
+
+    return report
+
+
+def test_the_figures_are_those_of_the_time_between(write: Write) -> None:
+    def of(t: float) -> Device:
+        inside = 0 < t <= 5
+        return device(
+            t,
+            gpu_percent=60.0 if inside else 5.0,
+            power_watts=400.0,
+            energy_joules=1000 + 400 * (t + 1),
+            own=(12 if t > 2 else 4) * GIB,
+            used=(14 if t > 2 else 6) * GIB,
+            pcie_rx_bytes_per_second=2e9,
+        )
+
+    report = write(of)
+    (gpu,) = report.devices
+    assert gpu.gpu_percent == pytest.approx(60)
+    assert gpu.energy_joules == pytest.approx(2000)
+    assert gpu.energy_source == "counter"
+    assert (gpu.own_max_bytes, gpu.own_growth_bytes) == (12 * GIB, 8 * GIB)
+    assert (gpu.memory_max_bytes, gpu.memory_total_bytes) == (14 * GIB, 80 * GIB)
+    assert (gpu.others, gpu.braked) == (0, ())
+    assert gpu.pcie_rx_bytes_per_second == pytest.approx(2e9)
+    assert report.due == 25
+    assert report.got >= 25
+    assert report.simulated
+
+
+def test_without_a_counter_energy_is_the_integral_of_power_and_says_so(write: Write) -> None:
+    report = write(lambda t: device(t, power_watts=100.0 if t <= 2.5 else 300.0))
+    (gpu,) = report.devices
+    assert gpu.energy_joules == pytest.approx(100 * 2.5 + 300 * 2.5, rel=0.05)
+    assert gpu.energy_source == "power"
+    assert "from its power" in str(report)
+
+
+def test_nothing_is_summed_over_a_gap(write: Write) -> None:
+    silent = write(lambda t: None if 1 < t < 14 else device(t), seconds=15.0)
+    (gpu,) = silent.devices
+    assert (gpu.energy_joules, gpu.energy_source) == (None, None)
+    assert silent.got < silent.due
+    assert "<polyline" in silent._repr_html_()
+
+
+def test_an_energy_counter_that_starts_over_says_nothing(write: Write) -> None:
+    (gpu,) = write(lambda t: device(t, energy_joules=5000.0 if t < 3 else 10.0, power_watts=None)).devices
+    assert gpu.energy_joules is None
+
+
+def test_what_is_unknown_stays_unknown(write: Write) -> None:
+    def of(t: float) -> Device:
+        nothing = device(t, gpu_percent=None, memory_percent=None, power_watts=None, throttle_reasons=None)
+        return nothing._replace(processes=None, memory=Memory())
+
+    report = write(of)
+    (gpu,) = report.devices
+    assert gpu[4:15] == (None,) * 11
+    assert report.verdict.kind == "unknown"
+    assert json.loads(json.dumps(report.to_dict()))["devices"][0]["gpu_percent"] is None
+
+
+def test_in_a_container_this_process_is_not_told_from_others(write: Write) -> None:
+    report = write(device, pid=None)
+    (gpu,) = report.devices
+    assert (gpu.own_max_bytes, gpu.own_percent, gpu.others) == (None, None, None)
+    assert "this process's own is not told" in str(report)
+
+
+OTHER = Process(99, "you", "python", 2 * GIB, 50.0, uid=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "values", "options"),
+    [
+        ("fine", "80 % of the time", {}, {}),
+        ("starved", "1.0 cores busy", {"gpu_percent": 20.0}, {"cpu_seconds": 5.0}),
+        ("waiting", "only 0.1 cores", {"gpu_percent": 20.0}, {"cpu_seconds": 0.5}),
+        ("transfer", "12.0 GB/s to the GPU", {"gpu_percent": 30.0, "pcie_rx_bytes_per_second": 12e9}, {}),
+        ("transfer", "9.0 GB/s from", {"gpu_percent": 30.0, "pcie_tx_bytes_per_second": 9e9}, {}),
+        (
+            "small_launches",
+            "120 of 700 W",
+            {"gpu_percent": 99.0, "power_watts": 120.0, "memory_percent": 5.0},
+            {},
+        ),
+        ("fine", "99 %", {"gpu_percent": 99.0, "power_watts": 120.0, "memory_percent": 60.0}, {}),
+        ("memory", "78.0 GiB of 80.0 GiB", {"used": 78 * GIB}, {}),
+        ("unused", "did not use the GPU", {"own": None, "gpu_percent": 0.0}, {}),
+        ("unused", "80 % busy with others", {"own": None, "others": [OTHER]}, {}),
+        ("unused", "hardly used", {"gpu_percent": 1.0}, {}),
+        ("unknown", "whose share", {"others": [OTHER]}, {}),
+        ("unknown", "Too short", {}, {"seconds": 0.4}),
+        ("unknown", "unresponsive", {"state": "unresponsive"}, {}),
+    ],
+)
+def test_the_verdict_names_the_case_with_its_figures(
+    write: Write, kind: str, words: str, values: dict[str, Any], options: dict[str, Any]
+) -> None:
+    verdict = write(lambda t: device(t, **values), **options).verdict
+    assert (verdict.kind, words in verdict.sentence) == (kind, True), verdict
+
+
+def test_with_others_on_the_gpu_this_process_is_judged_by_its_own_share(write: Write) -> None:
+    report = write(lambda t: device(t, gpu_percent=95.0, own_percent=10.0, others=[OTHER]), cpu_seconds=4.9)
+    (gpu,) = report.devices
+    assert gpu.own_percent == pytest.approx(10, abs=1)
+    assert gpu.others == 1
+    assert report.verdict.kind == "starved"
+    assert "shared with another process" in str(report)
+
+
+def test_what_held_the_clocks_down_is_told_with_its_share(write: Write) -> None:
+    report = write(lambda t: device(t, throttle_reasons=("sw_power_cap",) if t > 2.5 else ()))
+    ((word, share),) = report.devices[0].braked
+    assert word == "power cap"
+    assert share == pytest.approx(0.5, abs=0.05)
+    assert "% of the time (power cap)" in report.verdict.sentence
+
+
+def test_without_any_sample_the_reason_stands_in_its_place(write: Write, settings: Settings) -> None:
+    report = write(lambda _: None)
+    assert (report.devices, report.verdict.kind) == ((), "unknown")
+    assert "gpulab doctor" in str(report)
+    given = between(settings, START, START + 5, pid=PID, uuids=None, reason="The home is read-only.")
+    assert "The home is read-only." in given._repr_html_()
+
+
+def test_names_of_devices_cannot_break_the_page(write: Write) -> None:
+    page = write(lambda t: device(t)._replace(name="<img src=x onerror=alert(1)>"))._repr_html_()
+    assert "<img" not in page
+    assert "&lt;img" in page
+
+
+def test_the_figure_has_a_panel_for_each_gpu(write: Write, tmp_path: Any) -> None:
+    drawn = write(device).plot()
+    assert len(drawn.axes) == 2  # busy, and memory beside it
+    drawn.savefig(tmp_path / "report.png")
+    assert os.path.getsize(tmp_path / "report.png") > 5000
