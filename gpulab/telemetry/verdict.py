@@ -155,8 +155,8 @@ def _small_launches(device: DeviceReport, busy: float) -> Verdict | None:
     return Verdict(
         "small_launches",
         f"Many small launches, it seems: kernels ran {busy:.0f} % of the time, yet the GPU drew {power:.0f} "
-        f"of {limit:.0f} W and touched its memory {device.memory_percent:.0f} % of the time. Larger batches, or "
-        "fused kernels, fill it better.",
+        f"of {limit:.0f} W and touched its memory {device.memory_percent:.0f} % of the time. Larger "
+        "batches, or fused kernels, fill it better.",
     )
 
 
