@@ -66,7 +66,12 @@ def _title(device: DeviceReport) -> str:
 def _rows(device: DeviceReport) -> list[tuple[str, str]]:
     rows = [("busy", _busy(device)), ("memory", _memory(device)), ("energy", _energy(device))]
     if device.braked:
-        rows.append(("held down", ", ".join(f"{word} {share:.0%}" for word, share in device.braked)))
+        rows.append(
+            (
+                "held down",
+                ", ".join(f"{word} {100 * share:.0f} % of the time" for word, share in device.braked),
+            )
+        )
     for label, link in (("PCIe", "pcie"), ("NVLink", "nvlink")):
         moved = _moved(device, link)
         rows += [(label, moved)] if moved else []

@@ -31,7 +31,9 @@ def svg(report: Report, device: DeviceReport) -> str:
     inner += [_area(run) for run in busy]
     inner += [_line(run, _BUSY) for run in busy]
     inner += [_line(run, _MEMORY) for run in memory]
-    inner += [_brake_mark(sample, report) for sample in device.samples if brake_of(sample.throttle_reasons)]
+    braked = [sample for sample in device.samples if brake_of(sample.throttle_reasons)]
+    inner += [_brake_mark(sample, report) for sample in braked]
+    inner += [_text(_LEFT + 132, _TOP - 4, "held down", "start", _BRAKE)] if braked else []
     said = html.escape(
         f"Utilization and memory of {device.label} over {report.wall_seconds:.1f} s", quote=True
     )
@@ -115,17 +117,18 @@ def _brake_mark(sample: Sample, report: Report) -> str:
 def _frame(report: Report) -> str:
     base, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
 
-    def text(x: float, y: float, said: str, anchor: str, colour: str = "currentColor") -> str:
-        return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{said}</text>'
-
     return "".join(
         [
             f'<path d="M{_LEFT} {_TOP}V{base}H{right}" fill="none" stroke="currentColor" opacity="0.4"/>',
-            text(_LEFT - 4, _TOP + 4, "100 %", "end"),
-            text(_LEFT - 4, base, "0", "end"),
-            text(_LEFT, _HEIGHT - 3, "0 s", "start"),
-            text(right, _HEIGHT - 3, f"{report.wall_seconds:.1f} s", "end"),
-            text(_LEFT + 4, _TOP - 4, "busy", "start", _BUSY),
-            text(_LEFT + 36, _TOP - 4, "memory of the GPU", "start", _MEMORY),
+            _text(_LEFT - 4, _TOP + 4, "100 %", "end"),
+            _text(_LEFT - 4, base, "0", "end"),
+            _text(_LEFT, _HEIGHT - 3, "0 s", "start"),
+            _text(right, _HEIGHT - 3, f"{report.wall_seconds:.1f} s", "end"),
+            _text(_LEFT + 4, _TOP - 4, "busy", "start", _BUSY),
+            _text(_LEFT + 36, _TOP - 4, "memory of the GPU", "start", _MEMORY),
         ]
     )
+
+
+def _text(x: float, y: float, said: str, anchor: str, colour: str = "currentColor") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{said}</text>'

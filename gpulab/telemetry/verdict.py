@@ -164,7 +164,7 @@ def _brakes(device: DeviceReport) -> str:
     if not device.braked or device.braked[0][1] < 0.2:
         return ""
     word, share = device.braked[0]
-    return f" Its clocks were held down {share:.0%} of the time ({word})."
+    return f" Its clocks were held down {100 * share:.0f} % of the time ({word})."
 
 
 def _others(device: DeviceReport) -> str:
