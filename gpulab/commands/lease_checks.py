@@ -148,11 +148,20 @@ def _odd_files(directory: LeaseDirectory) -> Iterator[str]:
             claims[match[2]] = status.st_uid
     for name, status in statuses.items():
         reason = _form(status) or (_unfit(name, status, claims, name in unread))
-        if name != "guard" and reason is not None:
+        if reason is not None and not _belongs(name, status, os.stat(directory.path).st_uid):
             yield f"{shown(name)} of {owner(status)} ({reason})"
     for uid, count in owners.items():
         if count > 2 * MAX_FILES_PER_OWNER:
             yield f"{count} claims of user {uid} (more than anybody needs)"
+
+
+def _belongs(name: str, status: os.stat_result, owner: int) -> bool:
+    """Whether it is one of the directory's own: the guard, what a service publishes, a pause of root's."""
+    is_plain = stat.S_ISREG(status.st_mode)
+    return name == "guard" or (
+        (name == "host" and stat.S_ISDIR(status.st_mode) and status.st_uid == owner)
+        or (name == "paused" and is_plain and status.st_uid == 0)
+    )
 
 
 def _statuses(directory: LeaseDirectory) -> Iterator[tuple[str, os.stat_result]]:

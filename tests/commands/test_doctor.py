@@ -236,3 +236,11 @@ def test_a_check_that_breaks_is_a_finding_and_hides_no_other() -> None:
     assert found["Jupyter"]["state"] == "fail"
     assert "KeyError: 'metadata'" in found["Jupyter"]["message"]
     assert "front end" in found
+
+
+def test_what_a_service_publishes_and_roots_pause_are_no_odd_files(own_machine: Path) -> None:
+    leases = own_machine / "leases"
+    (leases / "host").mkdir()
+    assert "passed over" not in gpulab("doctor").stdout
+    (leases / "elsewhere").mkdir()
+    assert "elsewhere of" in gpulab("doctor").stdout
