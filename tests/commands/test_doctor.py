@@ -238,7 +238,7 @@ def test_a_check_that_breaks_is_a_finding_and_hides_no_other() -> None:
     assert "front end" in found
 
 
-def test_what_a_service_publishes_and_roots_pause_are_no_odd_files(own_machine: Path) -> None:
+def test_what_a_service_publishes_and_roots_pause_are_no_odd_files(own_machine: Path, gpulab: Run) -> None:
     leases = own_machine / "leases"
     (leases / "host").mkdir()
     assert "passed over" not in gpulab("doctor").stdout
