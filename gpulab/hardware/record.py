@@ -7,9 +7,11 @@ microseconds a read. The file is replaced whole by a rename, so a reader sees th
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
+from typing import Any
 
 from gpulab.config import Settings
 from gpulab.hardware import hosting
@@ -19,6 +21,10 @@ __all__ = ["latest", "paths", "publish", "record_path"]
 
 _FUTURE_SECONDS = 5.0
 _OWN_MODE, _HOST_MODE = 0o600, 0o644
+_WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_END = "end"
+"""The time once more, at the text's end: where it differs from the one at the beginning, two are mixed."""
 
 
 def record_path(settings: Settings) -> str:
@@ -44,21 +50,38 @@ def publish(
         The absolute path of the history that goes with it, for those who read it.
     """
     path = hosting.record_path(settings) if host else record_path(settings)
-    temporary = f"{path}.{os.getpid()}"
-    content = snapshot.to_dict() if history is None else {**snapshot.to_dict(), "history": history}
-    text = json.dumps(content, separators=(",", ":"))  # whole: json.dump takes four times as long
-    mode = _HOST_MODE if host else _OWN_MODE
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), mode)
+    content = {**snapshot.to_dict(), "history": history, _END: snapshot.time}
+    data = json.dumps(content, separators=(",", ":")).encode()  # whole: json.dump takes four times as long
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            if host:
+        _replace(path, data, _HOST_MODE if host else _OWN_MODE)
+    except OSError as error:
+        if error.errno not in _FULL or not _overwrite(path, data):
+            raise
+
+
+def _replace(path: str, data: bytes, mode: int) -> None:
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, _WRITE | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            if hasattr(os, "fchmod"):
                 os.fchmod(descriptor, mode)  # whatever the umask
-            file.write(text)
+            file.write(data)
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _overwrite(path: str, data: bytes) -> bool:
+    """In place, on a disk that is full; a reader knows half a record by its end. Raises OSError."""
+    descriptor = os.open(path, _WRITE)
+    try:
+        data = data.ljust(os.fstat(descriptor).st_size)
+        return os.pwrite(descriptor, data, 0) == len(data)
+    finally:
+        os.close(descriptor)
 
 
 def latest(settings: Settings, *, max_age: float | None = None) -> Snapshot | None:
@@ -85,15 +108,20 @@ def _within(snapshot: Snapshot | None, max_age: float | None) -> Snapshot | None
 
 def _of_host(settings: Settings) -> Snapshot | None:
     found = hosting.read(settings)
-    try:
-        return _within(None if found is None else Snapshot.from_dict(found), hosting.FRESH_SECONDS)
-    except (ValueError, KeyError, TypeError):
-        return None
+    return None if found is None else _within(_snapshot(found), hosting.FRESH_SECONDS)
 
 
 def _of_account(settings: Settings) -> Snapshot | None:
     try:
-        with open(record_path(settings), encoding="utf-8") as file:
-            return Snapshot.from_dict(json.load(file))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        with open(record_path(settings), "rb") as file:
+            return _snapshot(json.loads(file.read()))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _snapshot(found: Any) -> Snapshot | None:
+    """None if it is none, or half of one and half of the next."""
+    try:
+        return Snapshot.from_dict(found) if found.get(_END, found["time"]) == found["time"] else None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from gpulab.config import Settings
 
 __all__ = ["holder", "is_in_office", "lock_path", "log_path", "note_pid", "running_pid", "take_lock"]
 
+_PID_DIGITS = 20
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -35,7 +37,7 @@ def holder(path: str) -> int | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid = file.read(20).strip()
+                pid = file.read(_PID_DIGITS).strip()
                 return int(pid) if pid.isdecimal() else None
     except (OSError, ValueError, ImportError):  # no fcntl: not a system for it
         return None
@@ -62,9 +64,9 @@ def take_lock(path: str) -> int | None:
 
 
 def note_pid(lock: int) -> None:
-    """Say in the lock's file that this process holds it. Raises OSError."""
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode("ascii"), 0)
+    """Say in the lock's file that this process holds it."""
+    with contextlib.suppress(OSError):  # a full disk: then nobody is told, and the lock holds all the same
+        os.pwrite(lock, str(os.getpid()).ljust(_PID_DIGITS).encode("ascii"), 0)
 
 
 def is_in_office(lock: int, path: str) -> bool:
