@@ -58,6 +58,14 @@ class HostSampler(Sampling):
             os.close(self._lock)
             self._lock = -1
 
+    def run(self) -> None:
+        """Sample until stopped. Raises LeaseDirectoryError if others can no longer find it."""
+        super().run()
+        if not self.stop.is_set():
+            raise LeaseDirectoryError(
+                f"{hosting.lock_path(self.settings)} is gone, so nobody finds this service; start it again."
+            )
+
     def _goes_on(self, *, watched: bool) -> bool:  # noqa: ARG002 - a host's goes on without readers
         return is_in_office(self._lock, hosting.lock_path(self.settings))
 

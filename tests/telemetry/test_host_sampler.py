@@ -135,11 +135,12 @@ def test_only_one_serves(settings: Settings, serve: Serve) -> None:
         assert second.scope == "account"
 
 
-def test_it_ends_when_its_directory_is_gone(settings: Settings, serve: Serve, until: Until) -> None:
+def test_it_ends_with_a_reason_when_nobody_can_find_it_any_more(settings: Settings, serve: Serve, until: Until) -> None:
     service = serve()
     until(lambda: hosting.serving(settings), "the service")
     os.unlink(hosting.lock_path(settings))
-    assert service.wait(timeout=15) == 0
+    assert service.wait(timeout=15) != 0
+    assert "is gone, so nobody finds this service; start it again" in service.communicate()[1]
 
 
 def test_a_directory_that_nobody_would_believe_is_refused_with_the_remedy(settings: Settings) -> None:
