@@ -135,7 +135,9 @@ def test_only_one_serves(settings: Settings, serve: Serve) -> None:
         assert second.scope == "account"
 
 
-def test_it_ends_with_a_reason_when_nobody_can_find_it_any_more(settings: Settings, serve: Serve, until: Until) -> None:
+def test_it_ends_with_a_reason_when_nobody_can_find_it_any_more(
+    settings: Settings, serve: Serve, until: Until
+) -> None:
     service = serve()
     until(lambda: hosting.serving(settings), "the service")
     os.unlink(hosting.lock_path(settings))
