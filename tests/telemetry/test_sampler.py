@@ -119,6 +119,39 @@ def test_it_goes_on_while_this_account_holds_a_lease(settings: Settings, start: 
     assert process.wait(timeout=15) == 0
 
 
+BLOCKING = """
+import ctypes, sys, time
+from gpulab import config
+from gpulab.telemetry import sampler
+kept = sampler.watch(config.load())
+begun = time.time()
+ctypes.PyDLL(None).usleep(2_500_000)  # unlike CDLL, it keeps the interpreter lock
+print(kept.active, begun, time.time(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_watches_and_holds_the_interpreter_lock_gets_five_samples_a_second(
+    settings: Settings, start: Start, until: Until
+) -> None:
+    process = start("--idle-seconds", "1")
+    until(lambda: record.latest(settings), "a record")
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", BLOCKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert watcher.stdout is not None
+    active, begun, ended = watcher.stdout.readline().split()
+    assert active == "True"
+    (uuid, *_) = store.recent(settings, 60)
+    found = [sample.time for sample in store.recent(settings, 60)[uuid] if float(begun) <= sample.time]
+    due = (float(ended) - float(begun)) / 0.2
+    assert sum(moment <= float(ended) for moment in found) >= 0.8 * due  # a machine for tests is a busy one
+    assert process.poll() is None  # long after its idle time: the watch is a reader
+    watcher.kill()
+    watcher.communicate()
+    assert process.wait(timeout=15) == 0
+
+
 def test_it_ends_when_its_directory_is_gone(settings: Settings, start: Start, until: Until) -> None:
     process = start()
     until(lambda: record.latest(settings), "a record")
