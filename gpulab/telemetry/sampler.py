@@ -80,7 +80,10 @@ def _serve(settings: Settings, lock: int, idle_seconds: float | None) -> None:
     sampler = Sampler(settings, lock, idle_seconds=idle_seconds or IDLE_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sampler.stop.set())
-    sampler.run()
+    try:
+        sampler.run()
+    finally:
+        os.close(lock)  # a thread that hangs in the driver may keep this process for long, but not its office
 
 
 if __name__ == "__main__":
