@@ -14,6 +14,7 @@ from gpulab.allocation.directory import find
 from gpulab.allocation.session import Lease
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
+from gpulab.jupyter import cells
 from gpulab.jupyter.attendant import Attendant, install
 from gpulab.jupyter.magics import GpuMagics
 from gpulab.jupyter.notices import attend
@@ -40,6 +41,7 @@ def load_ipython_extension(shell: Any) -> None:
     except Exception as error:  # noqa: BLE001 - a kernel must start whatever is wrong with us
         sentence = f"the lease could not be looked at ({type(error).__name__}: {error}); run `gpulab doctor`."
     shell.register_magics(GpuMagics(shell))
+    cells.install(shell)
     if sentence is not None and not _sentences:
         attendant.say(sentence, with_next_cell=True)
     _sentences.append(sentence)
@@ -48,6 +50,7 @@ def load_ipython_extension(shell: Any) -> None:
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again; the lease stays with the kernel."""
     GpuMagics.remove_from(shell)
+    cells.remove()
 
 
 def _adopt(attendant: Attendant) -> str | None:

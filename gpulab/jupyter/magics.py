@@ -1,4 +1,4 @@
-"""`%gpu`: what this kernel has, why, and who else is there; take a GPU, wait for one, give it back."""
+"""`%gpu`: what this kernel has, why, and who else is there; take a GPU, give it back, report on a cell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from gpulab.errors import GpulabError
+from gpulab.jupyter import cells
 from gpulab.jupyter.attendant import install
 
 __all__ = ["GpuMagics"]
@@ -29,8 +30,11 @@ _HELP = """\
     --wait SECONDS     only acquire: how long to wait in the queue (0); interrupt the kernel to stop waiting
 %gpu release           give the GPU back, if this kernel has not used it, or leave the queue
 %gpu limits            what each framework's memory pool is limited to
+%gpu report            what the cell that ran last did to the GPU, by the samples that there are
+%%gpu [NAME]           as a cell's first line: that report below its output, from five samples a second;
+                       NAME is bound to it: it has .verdict, .to_dict() and .plot()
 %gpu help              this list"""
-_COMMANDS = "%gpu, %gpu acquire, wait, explain, release, limits and help"
+_COMMANDS = "%gpu, %gpu acquire, wait, explain, release, limits, report and help"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,25 +46,33 @@ class _Parser(argparse.ArgumentParser):
 
 @magics_class
 class GpuMagics(Magics):
-    """The line magic `%gpu`."""
+    """The magics `%gpu` and `%%gpu`."""
 
-    @line_magic
-    def gpu(self, line: str) -> None:
-        """What has this kernel got, why, and who else; `%gpu help` lists the rest."""
+    @line_cell_magic
+    def gpu(self, line: str, cell: str | None = None) -> object:
+        """%gpu: what has this kernel got, why, and who else; `%gpu help` lists the rest.
+
+        %%gpu [NAME]: run the cell, then report on what it did to the GPU; NAME is bound to the report.
+        """
+        if cell is not None:
+            cells.run_below(line, cell, self.shell)
+            return None
         command, *words = _split(line) or ["show"]
         run = _COMMAND.get(command)
         if run is None:
             raise UsageError(f"%gpu has no {command!r}; there are {_COMMANDS}.")
         try:
-            run(words, self.shell)
+            return run(words, self.shell)
         except GpulabError as error:
             sys.stdout.flush()  # two streams: only flushed in turn do they stay in order
             print(f"gpulab: {error}", file=sys.stderr, flush=True)
+        return None
 
     @classmethod
     def remove_from(cls, shell: Any) -> None:
-        """Unregister the magic."""
-        shell.magics_manager.magics["line"].pop("gpu", None)
+        """Unregister the magics."""
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("gpu", None)
 
 
 def _split(line: str) -> list[str]:
@@ -133,17 +145,23 @@ def _limits(words: list[str], _: Any) -> None:
     display(limits_overview())  # type: ignore[no-untyped-call]
 
 
+def _report(words: list[str], _: Any) -> object:
+    _Parser(prog="%gpu report", add_help=False).parse_args(words)
+    return cells.last_report()
+
+
 def _help(words: list[str], _: Any) -> None:
     _Parser(prog="%gpu help", add_help=False).parse_args(words)
     print(_HELP)
 
 
-_COMMAND: dict[str, Callable[[list[str], Any], None]] = {
+_COMMAND: dict[str, Callable[[list[str], Any], object]] = {
     "show": _show,
     "acquire": _acquire,
     "wait": _wait,
     "explain": _explain,
     "release": _release,
     "limits": _limits,
+    "report": _report,
     "help": _help,
 }
