@@ -118,6 +118,9 @@ class Cells:
         cell = self._take(None if result is None else result.info.raw_cell)
         if cell is None:
             return
+        if result is not None and result.error_before_exec is not None:
+            _close(cell)  # as with wrong syntax: nothing has run
+            return
         report = None
         if cell.observation is not None:
             report = _attempt(lambda: self._show(cell, end))

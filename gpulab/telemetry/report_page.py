@@ -51,7 +51,8 @@ def _head(report: Report) -> str:
     if report.cpu_seconds is not None:
         parts.append(f"{_seconds(report.cpu_seconds)} of CPU time")
     if report.devices:
-        parts.append(f"{report.got} of {report.due} samples")
+        due = max(report.got, report.due)  # a cell that begins or ends between two may have one more
+        parts.append(f"{report.got} of {due} samples")
     return " · ".join([*parts, "simulated"] if report.simulated else parts)
 
 
