@@ -159,10 +159,10 @@ class Device(NamedTuple):
         """The inverse of `to_dict`; raises KeyError, TypeError or ValueError for another shape."""
         known = {key: entry[key] for key in cls._fields if key in entry}
         processes = entry["processes"]
-        known["memory"] = Memory(**entry["memory"])
+        known["memory"] = _known(Memory, entry["memory"])
         known["gpu_percent"] = entry["utilization"]["gpu_percent"]
         known["memory_percent"] = entry["utilization"]["memory_percent"]
-        known["processes"] = None if processes is None else tuple(Process(**p) for p in processes)
+        known["processes"] = None if processes is None else tuple(_known(Process, p) for p in processes)
         reasons = entry.get("throttle_reasons")  # this and what follows is new: an older sampler writes none
         known["throttle_reasons"] = None if reasons is None else tuple(reasons)
         clocks = entry.get("clocks") or {}
@@ -172,6 +172,11 @@ class Device(NamedTuple):
                 name = f"{way}_bytes_per_second"
                 known[f"{link}_{name}"] = (entry.get(link) or {}).get(name)
         return cls(**known)
+
+
+def _known(kind: Any, entry: dict[str, Any]) -> Any:
+    """What this version knows of an entry: a later one's sampler may tell more."""
+    return kind(**{key: entry[key] for key in kind._fields if key in entry})
 
 
 def _link(rx: float | None, tx: float | None) -> dict[str, float | None]:
@@ -207,7 +212,7 @@ class Snapshot(NamedTuple):
         """The inverse of `to_dict`; raises KeyError, TypeError or ValueError for another shape."""
         return cls(
             time=float(record["time"]),
-            driver=DriverState(**record["nvml"]),
+            driver=_known(DriverState, record["nvml"]),
             devices=tuple(Device.from_dict(entry) for entry in record["devices"]),
             simulated=bool(record["simulated"]),
             source=str(record["source"]),

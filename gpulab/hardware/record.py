@@ -67,6 +67,8 @@ def _replace(path: str, data: bytes, mode: int) -> None:
             if hasattr(os, "fchmod"):
                 os.fchmod(descriptor, mode)  # whatever the umask
             file.write(data)
+        now = time.time()
+        os.utime(temporary, (now, now))  # by this machine's clock, also where the file system has its own
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

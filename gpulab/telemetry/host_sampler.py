@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 
@@ -15,6 +16,7 @@ from gpulab.telemetry.sampling import Place, Sampling
 
 __all__ = ["AlreadyServingError", "HostSampler"]
 
+_LOG = logging.getLogger(__name__)
 _TRIES, _PAUSE_SECONDS = 5, 0.05
 """Who only looks at the lock holds it for a moment too."""
 
@@ -104,6 +106,13 @@ class HostSampler(Sampling):
         os.makedirs(self.settings.data_dir, mode=0o755, exist_ok=True)
         _make(os.path.dirname(folder), 0o755)
         _make(folder, 0o755)
+        barred = _barred(folder)
+        if barred is not None:
+            _LOG.warning(
+                "Other accounts may be unable to read the history, because %s bars them; "
+                "set GPULAB_DATA_DIR to a directory that all may pass.",
+                barred,
+            )
 
 
 def _place(settings: Settings, directory: LeaseDirectory) -> Place:
@@ -120,6 +129,15 @@ def _place(settings: Settings, directory: LeaseDirectory) -> Place:
         history=history,
         host=True,
     )
+
+
+def _barred(path: str) -> str | None:
+    """The directory on the way that others may not pass; a group or a list may still let them."""
+    while os.stat(path).st_mode & 0o001:
+        if path == os.path.dirname(path):
+            return None
+        path = os.path.dirname(path)
+    return path
 
 
 def _make(path: str, mode: int) -> None:

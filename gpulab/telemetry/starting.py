@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ensure", "readers_path", "touch"]
 
+_SURPRISES = ("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSTARTUP", "PYTHONWARNINGS")
 _LOG = logging.getLogger(__name__)
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -87,7 +88,9 @@ def _start(settings: Settings, lock: int) -> None:
 def _environment(settings: Settings) -> dict[str, str]:
     """That of this process, `settings` spelled out, less the lease: it is not the sampler's to hold."""
     environ = {
-        name: value for name, value in config.inherited().items() if not name.startswith("GPULAB_LEASE")
+        name: value
+        for name, value in config.inherited().items()
+        if not name.startswith("GPULAB_LEASE") and name not in _SURPRISES
     }
     for name, value in (
         ("GPULAB_DATA_DIR", settings.data_dir),

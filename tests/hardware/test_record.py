@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from gpulab import config
 from gpulab.config import Settings
-from gpulab.hardware.devices import Device, DriverState, Snapshot
+from gpulab.hardware.devices import Device, DriverState, Process, Snapshot
 from gpulab.hardware.record import latest, publish, record_path
 
 
@@ -115,3 +116,17 @@ def test_a_full_disk_costs_no_record(settings: Settings, full_disk: Path) -> Non
         publish(long, settings)
     assert latest(settings) is None  # less is there than a record: that is not taken for one
     assert sorted(os.listdir(full_disk)) == ["filler", "latest.json", "other"]
+
+
+def test_what_a_later_version_tells_beside_is_passed_over(settings: Settings) -> None:
+    device = Device(0, "GPU-a", "H100", processes=(Process(7, memory_bytes=3),))
+    publish(snapshot()._replace(devices=(device,)), settings)
+    path = Path(record_path(settings))
+    found = json.loads(path.read_text())
+    for place in (found, found["nvml"], *found["devices"], *found["devices"][0]["processes"]):
+        place["tomorrow"] = {"x": 1}
+    found["devices"][0]["memory"]["tomorrow"] = 1
+    path.write_text(json.dumps(found))
+    read = latest(settings)
+    assert read is not None
+    assert read.devices == (device,)

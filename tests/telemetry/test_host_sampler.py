@@ -250,3 +250,20 @@ def test_whom_root_did_not_choose_cannot_serve_a_host(
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert not os.path.exists(hosting.host_dir(config.load()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a host's lease directory is root's")
+def test_a_history_that_others_cannot_reach_is_told_with_the_remedy(
+    settings: Settings, passable: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(settings.lease_dir or "").chmod(0o1777)
+    data = Path(settings.data_dir)
+    data.chmod(0o755)
+    with HostSampler(settings) as service:
+        assert service.scope == "host"
+    assert caplog.messages == []
+    data.chmod(0o750)
+    with HostSampler(settings):
+        pass
+    (message,) = caplog.messages
+    assert f"because {data} bars them; set GPULAB_DATA_DIR to" in message
