@@ -57,9 +57,8 @@ class Sampling:
         from gpulab.hardware import nvml
 
         _remove_rests(self._place.record)
-        wake = Wake(self._place.wake, self._place.wake_mode)
+        wake = Wake(self._place.wake, self.stop, self._place.wake_mode)
         watches = Watches(self._place.watches, self._place.watches_mode)
-        self.stop.wake = wake
         pace = Pace(wake, self.stop)
         try:
             watched = watches.look()
@@ -68,7 +67,6 @@ class Sampling:
                 pace.wait(CLOSE_SECONDS if watched.active else PERIOD_SECONDS)
                 watched = watches.look()
         finally:
-            self.stop.wake = None
             wake.close()
             self._store.close()
             nvml.shutdown()

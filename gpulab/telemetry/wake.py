@@ -6,8 +6,6 @@ import contextlib
 import os
 import select
 import stat
-import threading
-import time
 
 from gpulab.config import Settings
 from gpulab.hardware import hosting
@@ -33,47 +31,69 @@ def look(settings: Settings) -> None:
         _write(wake_path(settings))
 
 
+class Stop:
+    """The end of the work. A signal may set it at any moment, so there is no lock in it."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._ends = os.pipe()
+        os.set_blocking(self._ends[1], False)
+
+    def set(self) -> None:
+        """From any thread or signal, as often as one likes."""
+        self._is_set = True
+        with contextlib.suppress(OSError):
+            os.write(self._ends[1], b".")
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, seconds: float) -> bool:
+        """For `seconds` at most; whether it is set."""
+        _wait((self.fileno(),), seconds)
+        return self._is_set
+
+    def fileno(self) -> int:
+        """Readable once it is set."""
+        return self._ends[0]
+
+    def __del__(self) -> None:
+        for descriptor in self._ends:
+            os.close(descriptor)
+
+
 class Wake:
     """The sampler's end of the FIFO. Without one (some file systems have none) it still waits its time."""
 
-    def __init__(self, path: str, mode: int = 0o600) -> None:
+    def __init__(self, path: str, stop: Stop, mode: int = 0o600) -> None:
+        self._stop = stop
         try:
-            self._read = self._write = _open(path, mode)
+            self._fifo = _open(path, mode)
         except (OSError, AttributeError):
-            self._read, self._write = os.pipe()
-            os.set_blocking(self._read, False)
-            os.set_blocking(self._write, False)
+            self._fifo = -1
 
     def wait(self, seconds: float) -> bool:
-        """Until somebody asks, for `seconds` at most; whether somebody asked."""
-        deadline = time.monotonic() + seconds
-        while not select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if time.monotonic() >= deadline:
-                return False
+        """Until somebody asks or it is to stop, for `seconds` at most; whether somebody asked."""
+        ready = _wait((self._stop.fileno(), self._fifo), seconds)
+        if self._fifo not in ready:
+            return False
         with contextlib.suppress(OSError):
-            os.read(self._read, _MUCH)  # all who asked meanwhile are answered by one sample
+            os.read(self._fifo, _MUCH)  # all who asked meanwhile are answered by one sample
         return True
 
-    def prod(self) -> None:
-        """End the wait from another thread, or from a signal."""
-        with contextlib.suppress(OSError):
-            os.write(self._write, b".")
-
     def close(self) -> None:
-        for descriptor in {self._read, self._write}:
-            os.close(descriptor)
-        self._read = self._write = -1
+        if self._fifo >= 0:
+            os.close(self._fifo)
+        self._fifo = -1
 
 
-class Stop(threading.Event):
-    """The end of the work, which also ends a wait at `wake`."""
-
-    wake: Wake | None = None
-
-    def set(self) -> None:
-        super().set()
-        if self.wake is not None:
-            self.wake.prod()
+def _wait(descriptors: tuple[int, ...], seconds: float) -> set[int]:
+    """Those that can be read; none after `seconds`."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)}
 
 
 def _open(path: str, mode: int) -> int:

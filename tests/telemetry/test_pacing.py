@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -40,8 +41,8 @@ class Rest(Stop):
         super().__init__()
         self.clock = clock
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.clock.now += timeout or 0.0
+    def wait(self, seconds: float) -> bool:
+        self.clock.now += seconds
         return False
 
 
@@ -75,7 +76,7 @@ def test_who_asks_gets_a_sample_at_once_and_the_beat_stays() -> None:
 
 def test_who_asks_all_the_time_gets_five_a_second() -> None:
     found = instants(*[1.0] * 20, asked=tuple(number / 1000 for number in range(4000)))
-    gaps = [after - before for before, after in zip(found, found[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(found)]
     assert min(gaps) >= 0.19 - 1e-6
     assert found[20] == pytest.approx(4.0, abs=0.2)
 
