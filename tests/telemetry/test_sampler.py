@@ -184,6 +184,20 @@ def test_it_does_not_hold_the_lease_of_whoever_started_it(settings: Settings, un
     assert report["leases"] == []
 
 
+def test_what_a_user_tells_python_to_do_is_not_for_the_sampler(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    for name, value in (("INSPECT", "1"), ("WARNINGS", "error"), ("STARTUP", "/missing")):
+        monkeypatch.setenv(f"PYTHON{name}", value)
+    sampler.ensure(settings)
+    until(lambda: record.latest(settings), "a record")
+    pid = sampler.running_pid(settings)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: sampler.running_pid(settings) is None, "its end")
+    assert os.path.getsize(sampler.log_path(settings)) == 0
+
+
 def test_without_a_driver_the_reason_is_published(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, own_machine: Path, until: Until
 ) -> None:
