@@ -1,8 +1,11 @@
 """The history as rows: one for each device and sample, or each minute or hour where only those are left."""
 
+# ruff: noqa: S608 - the query is put together from our own constants
+
 from __future__ import annotations
 
-import itertools
+import math
+import sqlite3
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -12,10 +15,10 @@ from gpulab.hardware.record import latest
 from gpulab.telemetry import series
 from gpulab.telemetry.reading import opened
 from gpulab.telemetry.rollups import PERIODS, intervals, longest_period
-from gpulab.telemetry.schema import HOUR, MINUTE
+from gpulab.telemetry.schema import HOUR, ID_BITS, MINUTE, key_of
 from gpulab.telemetry.series import Rollup, Sample
 
-__all__ = ["RESOLUTIONS", "Known", "Row", "known_devices", "rows"]
+__all__ = ["RESOLUTIONS", "Known", "Row", "Segment", "known_devices", "plan", "rows", "rows_of"]
 
 RESOLUTIONS = ("raw", "minute", "hour")
 _LENGTHS = {"minute": MINUTE, "hour": HOUR}
@@ -59,6 +62,16 @@ class Row(NamedTuple):
     """ok, lost, error or unresponsive; None where it was not told."""
 
 
+class Segment(NamedTuple):
+    """A part of a range, to be read in one resolution."""
+
+    level: str
+    """raw, minute or hour"""
+    since: float
+    until: float
+    """Seconds since the epoch, as `since`."""
+
+
 class Known(NamedTuple):
     """What is known of a device besides its samples."""
 
@@ -78,15 +91,19 @@ def rows(
 
     Raises RequestError at once for a resolution that does not exist.
     """
-    if resolution != "auto" and resolution not in RESOLUTIONS:
-        raise RequestError(f"There is no resolution {resolution!r}; choose auto, {', '.join(RESOLUTIONS)}.")
+    segments = plan(settings, since, until, resolution)
     devices = known_devices(settings)
-    found = (
-        _fitting(settings, since, until, devices)
-        if resolution == "auto"
-        else _level(settings, resolution, since, until, devices)
-    )
+    found = (row for segment in segments for row in rows_of(settings, segment, devices))
     return (row for row in found if uuids is None or row.uuid in uuids)
+
+
+def rows_of(settings: Settings, segment: Segment, devices: dict[str, Known]) -> Iterator[Row]:
+    """The rows of a part of a range, all of one resolution."""
+    if segment.level == "raw":
+        yield from _raw(settings, segment.since, segment.until, devices)
+    else:
+        for rollup in series.rollups(settings, segment.since, segment.until, level=segment.level):
+            yield _rolled(rollup, segment.level, devices.get(rollup.uuid, Known()))
 
 
 def known_devices(settings: Settings) -> dict[str, Known]:
@@ -106,58 +123,64 @@ def known_devices(settings: Settings) -> dict[str, Known]:
     return known
 
 
-def _fitting(settings: Settings, since: float, until: float, devices: dict[str, Known]) -> Iterator[Row]:
-    """Rows fit for the length of the range, coarser before and finer after where there are none."""
+def plan(settings: Settings, since: float, until: float, resolution: str = "auto") -> list[Segment]:
+    """What to read for a range: rows fit for its length, coarser before and finer after where there are none.
+
+    Raises RequestError for a resolution that does not exist.
+    """
+    if resolution in RESOLUTIONS:
+        return [Segment(resolution, since, until)]
+    if resolution != "auto":
+        raise RequestError(f"There is no resolution {resolution!r}; choose auto, {', '.join(RESOLUTIONS)}.")
     length = until - since
     place = 0 if length <= _RAW_AT_MOST else 1 if length <= _MINUTES_AT_MOST else 2
-    found = _level(settings, RESOLUTIONS[place], since, until, devices)
-    first = next(found, None)
-    begun = until if first is None else first.time
-    yield from _coarser(settings, since, begun, place + 1, devices)
-    end = begun
-    for row in itertools.chain([] if first is None else [first], found):
-        yield row
-        end = row.time
-    if place and first is not None:
-        yield from _finer(settings, end + _LENGTHS[RESOLUTIONS[place]], until, place - 1, devices)
+    with opened(settings) as connection:
+        if connection is not None:
+            first = _edge(connection, "min", place, since, until)
+            older = _older(connection, place + 1, since, until if first is None else first)
+            return older + _newer(connection, place, older[-1].until if older else since, until)
+    return []
 
 
-def _coarser(
-    settings: Settings, since: float, until: float, place: int, devices: dict[str, Known]
-) -> Iterator[Row]:
-    """Where the finer rows are gone already."""
+def _older(connection: sqlite3.Connection, place: int, since: float, until: float) -> list[Segment]:
+    """Where the finer rows are gone already: whole minutes or hours before those begin."""
     if place >= len(RESOLUTIONS):
-        return
-    last = until // _LENGTHS[RESOLUTIONS[place]] * _LENGTHS[RESOLUTIONS[place]]
-    if last > since:
-        found = list(_level(settings, RESOLUTIONS[place], since, last - 0.001, devices))
-        yield from _coarser(settings, since, found[0].time if found else last, place + 1, devices)
-        yield from found
+        return []
+    length = _LENGTHS[RESOLUTIONS[place]]
+    last = until // length * length
+    first = _edge(connection, "min", place, since, last)
+    if first is None or last <= since:
+        return _older(connection, place + 1, since, until)
+    return [
+        *_older(connection, place + 1, since, first),
+        Segment(RESOLUTIONS[place], first, last),
+    ]
 
 
-def _finer(
-    settings: Settings, since: float, until: float, place: int, devices: dict[str, Known]
-) -> Iterator[Row]:
-    """The newest time, which is not rolled up yet."""
+def _newer(connection: sqlite3.Connection, place: int, since: float, until: float) -> list[Segment]:
+    """And after them, the newest time, which is not rolled up yet."""
     if since >= until:
-        return
-    end = None
-    for row in _level(settings, RESOLUTIONS[place], since, until, devices):
-        yield row
-        end = row.time
-    if place:
-        rolled = since if end is None else end + _LENGTHS[RESOLUTIONS[place]]
-        yield from _finer(settings, rolled, until, place - 1, devices)
+        return []
+    if place == 0:
+        return [Segment("raw", since, until)]
+    newest = _edge(connection, "max", place, since, until)
+    if newest is None:
+        return _newer(connection, place - 1, since, until)
+    level = RESOLUTIONS[place]
+    segment = Segment(level, since, newest + _LENGTHS[level])
+    return [segment, *_newer(connection, place - 1, segment.until, until)]
 
 
-def _level(
-    settings: Settings, level: str, since: float, until: float, devices: dict[str, Known]
-) -> Iterator[Row]:
-    if level == "raw":
-        yield from _raw(settings, since, until, devices)
+def _edge(connection: sqlite3.Connection, which: str, place: int, since: float, until: float) -> float | None:
+    """When the first or the last row (min, max) of a resolution begins in a range."""
+    table = ("raw", "minutes", "hours")[place]
+    if table == "raw":
+        span = (key_of(since), key_of(until))
     else:
-        for rollup in series.rollups(settings, since, until, level=level):
-            yield _rolled(rollup, level, devices.get(rollup.uuid, Known()))
+        span = (math.ceil(since) << ID_BITS, math.ceil(until) << ID_BITS)
+    query = f"SELECT {which}(key) >> {ID_BITS} FROM {table} WHERE key >= ? AND key < ?"
+    found = connection.execute(query, span).fetchone()[0]
+    return None if found is None else found / 1000 if table == "raw" else float(found)
 
 
 def _raw(settings: Settings, since: float, until: float, devices: dict[str, Known]) -> Iterator[Row]:
