@@ -83,7 +83,9 @@ class Page(NamedTuple):
         top.append(_header(columns))
         room = height - len(top)
         wanted = len(self.rows) + len(self.queue)
-        waiting = len(self.queue) if wanted <= room else min(len(self.queue), max(1, room // 4))
+        waiting = (
+            len(self.queue) if wanted <= room else min(len(self.queue), max(1, room // 4), max(0, room - 1))
+        )
         lines = [*top, *_gpu_lines(self.rows, columns, width, room - waiting)]
         if self.queue and len(lines) + waiting < height:
             lines.append(Text())
@@ -95,12 +97,17 @@ class Page(NamedTuple):
 
         lines: list[Text] = []
         most = max(2, height // 3)
-        for place, trouble in enumerate(self.troubles):
-            more = list(Text(trouble, style="yellow").wrap(console, width))
-            if lines and len(lines) + len(more) > most - (place + 1 < len(self.troubles)):
-                left = len(self.troubles) - place
+        for place, sentence in enumerate(self.troubles):
+            more = list(Text(sentence, style="yellow").wrap(console, width))
+            left = len(self.troubles) - place
+            room = most - len(lines) - (left > 1)
+            if lines and len(more) > room:
                 lines.append(Text(f"… and {left} more of this kind; see `gpulab status`", style="yellow"))
                 break
+            if len(more) > room:  # the first is told in any case, if need be its beginning
+                more = more[:room]
+                more[-1].truncate(width - 1)
+                more[-1].append("…")
             lines += more
         return lines
 
