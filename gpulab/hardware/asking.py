@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, Memory, Process
-from gpulab.hardware.owners import command_of, owner_of, uid_of
+from gpulab.hardware.owners import command_of, identity_of, owner_of, uid_of
 from gpulab.hardware.plausible import host_memory, megahertz, percent, rate, reasons, size, thousandth
 from gpulab.hardware.states import NvmlError
 
@@ -46,11 +46,15 @@ class Asking:
         self.needs_init = False
         self.code = 0
         self.seen: set[int] = set()
+        self.unknowns = 0
+        """How many calls failed with the code that says least."""
+        self.identities: dict[int, tuple[int, int]] = {}
+        """Of its processes, as far as they are ours to see."""
 
     @property
     def is_stale(self) -> bool:
         """Whether handles may no longer hold, so that the next look must be a whole one."""
-        return not self.seen.isdisjoint((UNINITIALIZED, LOST, RESET, UNKNOWN))
+        return not self.seen.isdisjoint((UNINITIALIZED, LOST, RESET))
 
     def run(self) -> None:
         """Ask, and fill `device` and `slices`. Raises nothing that a driver could cause."""
@@ -68,6 +72,7 @@ class Asking:
         except NvmlError as error:
             self.code = error.code
             self.seen.add(error.code)
+            self.unknowns += error.code == UNKNOWN
             return None
 
     def judge(self) -> None:
@@ -84,7 +89,9 @@ class Asking:
         answer = self.ask(self.terms.nvml.memory, handle)
         if answer is None:
             return host_memory() if may_share and self.code == NOT_SUPPORTED else Memory()
-        total = size(answer[0])
+        total = size(answer[0]) or None  # no GPU has none
+        if total is None:
+            return host_memory() if may_share else Memory()
         used, free, reserved = (size(value, total) for value in answer[1:])
         return Memory(total, used, free, reserved)
 
@@ -99,13 +106,19 @@ class Asking:
             "energy_joules": thousandth(self.ask(nvml.energy, handle), 1e15),
         }
 
-    def clocks(self, handle: Any) -> dict[str, Any]:
-        """Clocks, and what holds them down."""
+    def details(self, handle: Any) -> dict[str, Any]:
+        """Temperature, limit of power, clocks, and what holds them down."""
         nvml = self.terms.nvml
+        celsius = self.ask(nvml.temperature, handle)
         return {
+            "temperature_celsius": float(celsius) if celsius is not None and -60 < celsius < 200 else None,
+            "power_limit_watts": thousandth(
+                self.ask(nvml.number, "nvmlDeviceGetEnforcedPowerLimit", handle), 1e4
+            ),
             "sm_clock_mhz": megahertz(self.ask(nvml.clock, handle, _SM)),
             "memory_clock_mhz": megahertz(self.ask(nvml.clock, handle, _MEMORY)),
             "throttle_reasons": reasons(self.ask(nvml.clock_reasons, handle)),
+            "detailed_at": time.time(),
         }
 
     def links(self, handle: Any, before: dict[str, tuple[float, int]]) -> dict[str, Any]:
@@ -142,15 +155,18 @@ class Asking:
 
     def process(self, pid: int, memory: int | None, kind: str) -> Process:
         """A process by its id, and by what /proc says of it where that is the same process."""
-        named = self.terms.names_processes
-        return Process(
-            pid=pid,
-            user=owner_of(pid) if named else None,
-            command=command_of(pid) if named else None,
-            memory_bytes=size(memory, self.device.memory.total_bytes),
-            type=kind,
-            uid=uid_of(pid) if named else None,
-        )
+        held = size(memory, self.device.memory.total_bytes)
+        if not self.terms.names_processes:
+            return Process(pid, memory_bytes=held, type=kind)
+        self.identify(pid)
+        return Process(pid, owner_of(pid), command_of(pid), held, type=kind, uid=uid_of(pid))
+
+    def identify(self, pid: int) -> tuple[int, int] | None:
+        """What tells a process from a later one with its id; None if it is not ours to see."""
+        found = identity_of(pid) if self.terms.names_processes else None
+        if found is not None:
+            self.identities[pid] = found
+        return found
 
 
 def _speed(now: float, total: int | None, before: tuple[float, int] | None) -> float | None:

@@ -1,6 +1,6 @@
 """The one door to NVML: a snapshot of all GPUs, or the reason why there is none; a driver never raises here.
 
-Every call runs in a thread of its own device, because a driver that hangs does so in the kernel,
+Every call runs in a thread that nobody has to wait for, because a driver that hangs does so in the kernel,
 where no signal reaches: what does not answer in time is named "unresponsive", and the rest is told.
 """
 
@@ -22,7 +22,7 @@ from gpulab.hardware import pausing, states
 from gpulab.hardware.asking import Asking, Terms
 from gpulab.hardware.binding import Binding
 from gpulab.hardware.devices import Device, DriverState, Snapshot
-from gpulab.hardware.guarded import Guarded
+from gpulab.hardware.guarded import Guarded, in_turn
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.hardware.reading import Reading
 from gpulab.hardware.states import NvmlError
@@ -33,6 +33,8 @@ __all__ = ["is_hanging", "shutdown", "snapshot"]
 _DETAILS = ("full", "choice", "fast")
 _RETRY_SECONDS = 1.0
 _SHUTDOWN_SECONDS = 2.0
+_PATIENCE_SECONDS = 0.01
+"""What a GPU may take before the next ones are asked beside it; most take less than a millisecond."""
 T = TypeVar("T")
 
 
@@ -49,8 +51,8 @@ def snapshot(
         calls per GPU for memory, utilization, power, energy and compute processes, the rest from the last
         full look of this process (`detailed_at` says when), which the first one is.
     links
-        With "fast", also the rates of PCIe and NVLink, the clocks and what holds them down, and shares of
-        processes. On real hardware each PCIe counter takes 20 ms.
+        Also the rates of PCIe and NVLink, and with "fast" temperature, clocks, what holds them down, and
+        shares of processes, too. On real hardware each PCIe counter takes 20 ms.
     timeout
         Seconds after which a GPU, or the whole driver, counts as unresponsive.
     settings
@@ -118,6 +120,7 @@ class _Door:
         self._known: dict[int, tuple[Device, ...]] = {}
         self._whole: dict[int, Asking] = {}
         """The GPUs whose handles and slow values hold for a fast look."""
+        self._count = 0
         self._counters: dict[int, dict[str, tuple[float, int]]] = {}
         self._energies: dict[int, float] = {}
 
@@ -134,7 +137,7 @@ class _Door:
             self._failed_at = time.monotonic()
             return self._state or states.broken(self._opening.error), ()
         readings = self._readings(self._opening.value or 0, detail, links=links)
-        return self._state, self._devices(readings, deadline)
+        return self._state, self._devices(readings, deadline, links=links)
 
     def close(self) -> None:
         """End NVML, unless one of its calls hangs: that would crash the process."""
@@ -178,7 +181,7 @@ class _Door:
             memory.clear()
 
     def _readings(self, count: int, detail: str, *, links: bool) -> list[Asking]:
-        """What to ask each GPU: where something is amiss, or a GPU is new, everything."""
+        """What to ask each GPU: where something is amiss with it, or GPUs came or went, everything."""
         if self._nvml is None:  # shut down in between
             return []
         terms = Terms(
@@ -186,20 +189,23 @@ class _Door:
             names_processes=self.simulate is not None or sees_host_processes(),
             driver=self._state.driver if self._state else None,
         )
-        if detail != "fast" or len(self._whole) != count:
-            return [Reading(terms, index, full=detail != "choice") for index in range(count)]
-        return [self._next(terms, index, links=links) for index in range(count)]
+        changed, self._count = count != self._count, count
+        whole = detail != "fast" or changed
+        return [self._next(terms, i, full=detail != "choice", whole=whole, links=links) for i in range(count)]
 
-    def _next(self, terms: Terms, index: int, *, links: bool) -> Asking:
+    def _next(self, terms: Terms, index: int, *, full: bool, whole: bool, links: bool) -> Asking:
         last = self._whole.get(index)
-        if last is None:
-            return Reading(terms, index, full=True)
-        return Update(terms, last, links=links, counters=self._counters.setdefault(index, {}))
+        counters = self._counters.setdefault(index, {})
+        if whole or last is None:
+            return Reading(terms, index, full=full, counters=counters if links else None)
+        return Update(terms, last, links=links, counters=counters)
 
-    def _devices(self, readings: list[Asking], deadline: float) -> tuple[Device, ...]:
-        asked = {reading for reading in readings if self._may_ask(reading.index)}
-        for reading in asked:
-            self._asked[reading.index] = Guarded(reading.run)
+    def _devices(self, readings: list[Asking], deadline: float, *, links: bool) -> tuple[Device, ...]:
+        """Ask them; the links' counters take their time, so then all GPUs at once."""
+        asked = [reading for reading in readings if self._may_ask(reading.index)]
+        works = [reading.run for reading in asked]
+        calls = [Guarded(work) for work in works] if links else in_turn(works, _PATIENCE_SECONDS)
+        self._asked.update(zip((reading.index for reading in asked), calls, strict=True))
         found: list[Device] = []
         for reading in readings:
             call = self._asked[reading.index]

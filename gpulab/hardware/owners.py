@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-__all__ = ["command_of", "lease_in_environment", "owner_of", "sees_host_processes", "uid_of"]
+__all__ = ["command_of", "identity_of", "lease_in_environment", "owner_of", "sees_host_processes", "uid_of"]
 
 _HOST_NAMESPACE = 0xEFFFFFFC
 """The inode that Linux gives the first process namespace."""
@@ -34,6 +34,20 @@ def uid_of(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
+
+
+def identity_of(pid: int) -> tuple[int, int] | None:
+    """What no other process with this id ever has; None if we cannot see the process.
+
+    Linux gives each process's directory in /proc an inode of its own, so one stat call tells a process
+    from a later one, where reading its start time takes eight times as long. It may make a new inode for
+    the same process: then that counts as another, and is merely read again.
+    """
+    try:
+        found = os.stat(f"/proc/{pid}")
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def command_of(pid: int) -> str | None:

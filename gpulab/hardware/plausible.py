@@ -41,7 +41,7 @@ def rate(value: float | None) -> float | None:
 
 def size(value: int | None, most: int | None = None) -> int | None:
     """None for the sentinel of "not available", and for more than there is."""
-    if value is None or value >= 2**63 or (most is not None and value > most):
+    if value is None or not 0 <= value < 2**63 or (most is not None and value > most):
         return None
     return int(value)
 
@@ -53,7 +53,7 @@ def percent(value: int | None) -> float | None:
 
 def thousandth(value: int | None, most: float) -> float | None:
     """Watts of milliwatts, joules of millijoules, below `most`."""
-    return value / 1000 if value is not None and value / 1000 < most else None
+    return value / 1000 if value is not None and 0 <= value / 1000 < most else None
 
 
 def host_memory() -> Memory:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab.hardware.asking import DENIED, UNKNOWN, Asking, Terms
 from gpulab.hardware.devices import Device, Process
-from gpulab.hardware.plausible import percent, thousandth
+from gpulab.hardware.plausible import percent
 from gpulab.hardware.states import NvmlError, denied
 
 __all__ = ["Reading"]
@@ -21,9 +21,13 @@ _INTEGRATED = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra)\b")
 class Reading(Asking):
     """Everything that one GPU says."""
 
-    def __init__(self, terms: Terms, index: int, *, full: bool) -> None:
+    def __init__(
+        self, terms: Terms, index: int, *, full: bool, counters: dict[str, tuple[float, int]] | None = None
+    ) -> None:
+        """`counters` are NVLink's at the look before; without them its links are not asked."""
         super().__init__(terms, Device(index, sampled_at=time.time()))
         self._full = full
+        self._counters = counters
 
     def run(self) -> None:
         """Ask all of it. Raises nothing that a driver could cause."""
@@ -41,10 +45,12 @@ class Reading(Asking):
         shares = not sliced and bool(_INTEGRATED.search(self.device.name or ""))
         self.set(memory=self.memory(handle, may_share=shares))
         if self._full:
-            self.set(**self.load(handle), **self.clocks(handle), **self._sensors(handle))
+            self.set(**self.load(handle), **self.details(handle))
         else:
             gpu, memory = self.ask(nvml.rates, handle) or (None, None)
             self.set(gpu_percent=percent(gpu), memory_percent=percent(memory))
+        if self._counters is not None:
+            self.set(**self.links(handle, self._counters))
         mode = self.ask(nvml.number, "nvmlDeviceGetComputeMode", handle)
         self.set(compute_mode=None if mode is None else _MODES.get(mode))
         self.set(processes=self._processes(handle, sliced=sliced), sampled_at=time.time())
@@ -65,15 +71,6 @@ class Reading(Asking):
                 "reset that GPU with `nvidia-smi -r`, or reboot.",
             )
         self.needs_init = self.needs_init or self.code == UNKNOWN
-
-    def _sensors(self, handle: Any) -> dict[str, Any]:
-        celsius = self.ask(self.terms.nvml.temperature, handle)
-        limit = self.ask(self.terms.nvml.number, "nvmlDeviceGetEnforcedPowerLimit", handle)
-        return {
-            "temperature_celsius": float(celsius) if celsius is not None and -60 < celsius < 200 else None,
-            "power_limit_watts": thousandth(limit, 1e4),
-            "detailed_at": time.time(),
-        }
 
     def _processes(self, handle: Any, *, sliced: bool) -> tuple[Process, ...] | None:
         compute = self.list("nvmlDeviceGetComputeRunningProcesses", handle)

@@ -6,12 +6,14 @@ import time
 from typing import Any
 
 from gpulab.hardware.asking import Asking, Terms
-from gpulab.hardware.devices import Device, Process
+from gpulab.hardware.devices import Device, Memory, Process
 from gpulab.hardware.plausible import size
 
 __all__ = ["Update"]
 
 _LINKS = tuple(f"{link}_{way}_bytes_per_second" for link in ("pcie", "nvlink") for way in ("rx", "tx"))
+_GONE = (2, 6, 28)
+"""Invalid argument, not found, GPU not found: what a handle of something that is no longer there may get."""
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
 
 
@@ -21,12 +23,25 @@ class Update(Asking):
     def __init__(
         self, terms: Terms, last: Asking, *, links: bool, counters: dict[str, tuple[float, int]]
     ) -> None:
-        """`links` adds clocks, what holds them down, PCIe, NVLink and shares; `counters` are NVLink's."""
+        """`links` adds PCIe, NVLink, what is read less often, and shares; `counters` are NVLink's."""
         super().__init__(terms, last.device)
         self.slices = last.slices
         self.handle, self.slice_handles = last.handle, last.slice_handles
+        self.tolerated: int = last.tolerated if isinstance(last, Update) else last.unknowns
+        """Calls that say "unknown error" on a GPU that works: more of them mean that it no longer does."""
+        self._before = last.identities
         self._links = links
         self._counters = counters
+        self._is_gone = False
+
+    @property
+    def is_stale(self) -> bool:
+        return super().is_stale or self._is_gone or self.unknowns > self.tolerated
+
+    def memory(self, handle: Any, *, may_share: bool) -> Memory:
+        found = super().memory(handle, may_share=may_share)
+        self._is_gone = self._is_gone or self.code in _GONE
+        return found
 
     def run(self) -> None:
         """Ask all of it. Raises nothing that a driver could cause."""
@@ -34,7 +49,7 @@ class Update(Asking):
         self.set(memory=self.memory(handle, may_share=before.memory.shared_with_host), **self.load(handle))
         shares: dict[int, float] | None = None
         if self._links:
-            self.set(**self.clocks(handle), **self.links(handle, self._counters), detailed_at=time.time())
+            self.set(**self.details(handle), **self.links(handle, self._counters))
             shares = None if self.slices else self.shares(handle)
         else:
             self.set(**dict.fromkeys(_LINKS))
@@ -61,11 +76,17 @@ class Update(Asking):
     def _known(
         self, known: Process | None, pid: int, memory: int | None, shares: dict[int, float] | None
     ) -> Process:
-        now = self.process(pid, memory, "compute") if known is None else known
-        if known is not None:
+        if known is None or self._is_another(pid):
+            now = self.process(pid, memory, "compute")
+        else:
             held = size(memory, self.device.memory.total_bytes)
             now = known._replace(memory_bytes=held, type="compute")
         return now if shares is None else now._replace(gpu_percent=shares.get(pid))
+
+    def _is_another(self, pid: int) -> bool:
+        """Whether a later process has its id by now; one that we can see no longer is still the old."""
+        now = self.identify(pid)
+        return now is not None and now != self._before.get(pid)
 
     def _slice(self, handle: Any, known: Device) -> Device:
         return known._replace(

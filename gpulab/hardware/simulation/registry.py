@@ -54,6 +54,8 @@ def device_call(*names: str) -> Callable[[Call], Call]:
         def checked(target: Target, handle: Any, *arguments: Any) -> int:
             if target.gpu is None:  # a null handle, or a GPU that has left the machine
                 return LOST if is_pointer(handle) and handle else BAD_ARGUMENT
+            if not target.is_there:
+                return BAD_ARGUMENT
             return function(target, *arguments)
 
         CALLS.update(dict.fromkeys(names, checked))

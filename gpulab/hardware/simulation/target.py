@@ -33,6 +33,11 @@ class Target(NamedTuple):
         return self.gpu
 
     @property
+    def is_there(self) -> bool:
+        """Whether the slice that a handle was made for is still one of the GPU's."""
+        return self.gpu is not None and (self.place is None or self.place < len(self.gpu.slices))
+
+    @property
     def part(self) -> Slice | None:
         return None if self.place is None else self.device.slices[self.place]
 
@@ -99,7 +104,7 @@ def find(machine: Machine, name: str, arguments: tuple[Any, ...]) -> Target | No
     if not 0 <= index < len(machine.devices):
         return None
     gpu = machine.devices[index]
-    return Target(machine, gpu, place if 0 <= place < len(gpu.slices) else None)
+    return Target(machine, gpu, place if place >= 0 else None)
 
 
 def _named(machine: Machine, value: Any) -> Target | None:
