@@ -13,9 +13,10 @@ from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import MissingDependencyError
 from gpulab.telemetry import series
+from gpulab.telemetry.columns import raw_columns
 from gpulab.telemetry.ranges import Moment, iso, span
 from gpulab.telemetry.reading import opened
-from gpulab.telemetry.resolutions import Row, rows
+from gpulab.telemetry.resolutions import Known, Row, Segment, known_devices, plan, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,12 @@ def history(
     """
     settings = config.load() if settings is None else settings
     begin, end = span(since, until)
-    table = frame(rows(settings, begin, end, resolution=resolution, uuids=uuids))
+    pandas = _pandas()
+    devices = known_devices(settings)
+    parts = [_part(settings, part, devices) for part in plan(settings, begin, end, resolution)]
+    told = [part if uuids is None else part[part["uuid"].isin(list(uuids))] for part in parts]
+    filled = [part for part in told if len(part)]
+    table: pd.DataFrame = pandas.concat(filled, ignore_index=True) if filled else frame(())
     table.attrs.update(
         since=iso(begin),
         until=iso(end),
@@ -82,27 +88,39 @@ def missing(settings: Settings) -> str | None:
     )
 
 
+def _part(settings: Settings, segment: Segment, devices: dict[str, Known]) -> pd.DataFrame:
+    if segment.level == "raw":
+        return _table(raw_columns(settings, segment, devices))
+    return frame(rows_of(settings, segment, devices))
+
+
 def frame(found: Iterable[Row]) -> pd.DataFrame:
     """The rows as a DataFrame: "time" in UTC, texts as text, index as Int64, all figures as float64.
 
     Raises MissingDependencyError without pandas.
     """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise MissingDependencyError(
-            "gpulab.history needs pandas, which is not installed; run `pip install 'gpulab[history]'`."
-        ) from error
+    _pandas()
     columns: dict[str, Any] = {name: [] if name in _OBJECTS else array("d") for name in Row._fields}
     found = iter(found)
     while batch := list(itertools.islice(found, _BATCH)):
         for (name, column), values in zip(columns.items(), zip(*batch, strict=True), strict=True):
             column.extend(_cells(name, values))
-    table: dict[str, Any] = {"time": pd.to_datetime(_milliseconds(columns["time"]), unit="ms", utc=True)}
+    columns["time"] = [round(moment * 1000) for moment in columns["time"]]
+    return _table(columns)
+
+
+def _table(columns: dict[str, Any]) -> pd.DataFrame:
+    """From columns of objects and figures; "time" is in milliseconds."""
+    import numpy as np
+
+    pandas = _pandas()
+    moments = np.asarray(columns["time"], dtype="int64")
+    table: dict[str, Any] = {"time": pandas.to_datetime(moments, unit="ms", utc=True)}
     for name in Row._fields[1:]:
         kind = "Int64" if name == "index" else "object" if name in _OBJECTS else "float64"
-        table[name] = pd.Series(columns[name], dtype=kind)
-    return pd.DataFrame(table)
+        table[name] = pandas.Series(columns[name], dtype=kind)
+    made: pd.DataFrame = pandas.DataFrame(table)
+    return made
 
 
 def _cells(name: str, values: tuple[Any, ...]) -> Iterable[Any]:
@@ -113,7 +131,11 @@ def _cells(name: str, values: tuple[Any, ...]) -> Iterable[Any]:
     return [math.nan if value is None else value for value in values]
 
 
-def _milliseconds(times: array[float]) -> Any:
-    import numpy as np
-
-    return (np.array(times, dtype="float64") * 1000).round().astype("int64")
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingDependencyError(
+            "gpulab.history needs pandas, which is not installed; run `pip install 'gpulab[history]'`."
+        ) from error
+    return pd

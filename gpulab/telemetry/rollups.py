@@ -14,11 +14,20 @@ from typing import NamedTuple
 
 from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, key_of
 
-__all__ = ["PERIODS", "Interval", "Mean", "integrate", "intervals", "longest_period", "roll_up_hour"]
+__all__ = [
+    "MOST_WATTS",
+    "PERIODS",
+    "Interval",
+    "Mean",
+    "integrate",
+    "intervals",
+    "longest_period",
+    "roll_up_hour",
+]
 
 PERIODS = 3
 """Sampling periods without a sample that are no gap yet."""
-_MOST_WATTS = 10_000
+MOST_WATTS = 10_000
 _RAW = """SELECT key, period, gpu_percent, memory_used_bytes, power_milliwatts, temperature_celsius,
     energy_millijoules FROM raw WHERE key >= ? AND key < ? ORDER BY key"""
 _HOUR = f"""INSERT OR REPLACE INTO hours
@@ -103,7 +112,7 @@ def _energy(
     then, power_then, energy_then = earlier
     if energy is not None and energy_then is not None:
         taken = energy - energy_then
-        if 0 <= taken <= _MOST_WATTS * (now - then):  # watts by milliseconds are millijoules
+        if 0 <= taken <= MOST_WATTS * (now - then):  # watts by milliseconds are millijoules
             return taken
     if power is None or power_then is None:
         return None

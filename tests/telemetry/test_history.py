@@ -20,8 +20,9 @@ from gpulab.errors import MissingDependencyError, RequestError
 from gpulab.hardware import record
 from gpulab.hardware.devices import Device, DriverState, Memory, Snapshot
 from gpulab.telemetry import summary
+from gpulab.telemetry.history import frame
 from gpulab.telemetry.ranges import span
-from gpulab.telemetry.resolutions import Row
+from gpulab.telemetry.resolutions import Row, rows
 from gpulab.telemetry.series import store_path
 from gpulab.telemetry.store import Store
 
@@ -74,24 +75,24 @@ def keep(settings: Settings) -> Keep:
 
 def test_there_is_one_row_for_each_device_and_sample_with_its_time_in_utc(keep: Keep) -> None:
     keep(range(10, -1, -1))
-    frame = gpulab.history(since=before(600), until=at(NOW))
-    assert list(frame.columns) == list(Row._fields)
-    assert len(frame) == 22
-    assert str(frame["time"].dt.tz) == "UTC"
-    assert frame["time"].is_monotonic_increasing
-    assert frame["time"].iloc[0] == pd.Timestamp(NOW - 600, unit="s", tz="UTC")
-    first = frame[frame["uuid"] == "GPU-a"]
+    table = gpulab.history(since=before(600), until=at(NOW))
+    assert list(table.columns) == list(Row._fields)
+    assert len(table) == 22
+    assert str(table["time"].dt.tz) == "UTC"
+    assert table["time"].is_monotonic_increasing
+    assert table["time"].iloc[0] == pd.Timestamp(NOW - 600, unit="s", tz="UTC")
+    first = table[table["uuid"] == "GPU-a"]
     assert first["gpu_percent"].tolist() == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 0]
     assert first["memory_used_bytes"].max() == 9 * 2**30
     assert first["throttle_reasons"].tolist()[:3] == ["", "sw_power_cap hw_slowdown", ""]
     assert set(first["resolution"]) == {"raw"}
     assert first["seconds"].tolist()[1:] == [60.0] * 10
     assert first["energy_joules"].sum() == pytest.approx(100 * 600)
-    unknown = frame[frame["uuid"] == "GPU-b"]
+    unknown = table[table["uuid"] == "GPU-b"]
     assert unknown["gpu_percent"].isna().all()
     assert unknown["energy_joules"].isna().all()
-    assert frame.attrs["trouble"] is None
-    assert frame.attrs["simulated"] is True
+    assert table.attrs["trouble"] is None
+    assert table.attrs["simulated"] is True
     only = gpulab.history(since=before(600), until=at(NOW), uuids=["GPU-a"])
     assert set(only["uuid"]) == {"GPU-a"}
 
@@ -100,17 +101,17 @@ def test_the_number_of_a_device_is_the_newest_snapshots(keep: Keep, settings: Se
     keep(range(2, -1, -1))
     assert gpulab.history("3h")["index"].isna().all()
     record.publish(Snapshot(time.time(), DriverState(), (Device(5, "GPU-a", "T4"),)), settings)
-    frame = gpulab.history("3h")
-    assert frame[frame["uuid"] == "GPU-a"]["index"].tolist() == [5, 5, 5]
+    table = gpulab.history("3h")
+    assert table[table["uuid"] == "GPU-a"]["index"].tolist() == [5, 5, 5]
 
 
 def test_a_gap_has_no_rows_and_no_seconds(keep: Keep) -> None:
     keep(range(60, 50, -1), range(10, -1, -1))
-    frame = gpulab.history(since=before(HOUR), until=at(NOW), uuids=["GPU-a"])
-    assert len(frame) == 21
-    assert math.isnan(frame["seconds"].iloc[10])  # the first after the gap stands for no time
-    assert frame["seconds"].sum() == 19 * 60
-    assert math.isnan(frame["energy_joules"].iloc[10])
+    table = gpulab.history(since=before(HOUR), until=at(NOW), uuids=["GPU-a"])
+    assert len(table) == 21
+    assert math.isnan(table["seconds"].iloc[10])  # the first after the gap stands for no time
+    assert table["seconds"].sum() == 19 * 60
+    assert math.isnan(table["energy_joules"].iloc[10])
 
 
 def test_without_a_history_the_frame_is_empty_but_whole_and_says_why(settings: Settings, keep: Keep) -> None:
@@ -159,6 +160,43 @@ def test_a_summary_counts_every_part_of_a_range_once(keep: Keep, settings: Setti
         if covered > HOUR / 4:
             assert told.gpu_percent == pytest.approx(45, abs=2)
             assert told.memory_max_bytes == 9 * 2**30
+
+
+def test_a_frame_holds_just_what_the_rows_tell(settings: Settings) -> None:
+    now = [NOW]
+    store = Store(settings, clock=lambda: now[0])
+    for second, watts, joules, percent in (
+        (0, 50.0, 100.0, 10.0),
+        (1, 60.0, 150.0, None),
+        (2.2, None, 90.0, 30.0),  # the counter began anew, and the power is not known
+        (3, 80.0, 10_000_000.0, 40.0),  # more than any device can take
+        (4, 90.0, None, 50.0),
+        (20, 90.0, 200.0, 60.0),  # after a gap
+        (21, 90.0, 300.0, 70.0),
+    ):
+        now[0] = NOW + second
+        reasons = None if percent is None else ("sw_power_cap", "hw_slowdown")
+        gpus = [
+            Device(
+                place,
+                uuid,
+                "T4",
+                gpu_percent=percent,
+                power_watts=watts,
+                energy_joules=joules,
+                throttle_reasons=reasons,
+                state="ok" if percent else "lost",
+            )
+            for place, uuid in enumerate(("GPU-z", "GPU-a"))
+        ]
+        assert store.append(Snapshot(now[0], DriverState(), tuple(gpus[: 1 if second == 1 else 2])))
+    store.close()
+    for since in (NOW - 10, NOW + 1.5):
+        told = frame(rows(settings, since, NOW + 30, resolution="raw"))
+        read = gpulab.history(since=at(since), until=at(NOW + 30), resolution="raw")
+        pd.testing.assert_frame_equal(read, told)
+    assert read["energy_joules"].tolist()[0] != read["energy_joules"].tolist()[-1]
+    assert math.isnan(read["seconds"].iloc[-3])
 
 
 def test_without_pandas_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, keep: Keep) -> None:
