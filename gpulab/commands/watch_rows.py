@@ -101,7 +101,7 @@ def _silence(device: dict[str, Any], silences: dict[str, Silence]) -> str:
     if found is None:
         return str(device["state"])
     seconds = max(1.0, time.time() - found.since)
-    clock = time.strftime("%H:%M:%S" if seconds < 86400 else "%Y-%m-%d %H:%M", time.localtime(found.since))
+    clock = time.strftime("%H:%M" if seconds < 86400 else "%Y-%m-%d %H:%M", time.localtime(found.since))
     if found.longer:
         return f"{device['state']} since before {clock}"
     return f"{device['state']} since {clock} ({format_duration(seconds)})"

@@ -223,7 +223,7 @@ def test_a_gpu_that_hangs_is_called_so_since_when_it_last_answered(
     terminal = watch(80, 24)
     terminal.until(lambda page: page.count("free") == 2)
     describe(devices=devices, faults=[{"call": "nvmlDeviceGetMemoryInfo*", "gpu": 1, "hang": True}])
-    page = terminal.until(lambda page: re.search(r"unresponsive since \d\d:\d\d:\d\d \(\d+ s\)", page))
+    page = terminal.until(lambda page: re.search(r"unresponsive since \d\d:\d\d \(\d+ s\)", page))
     assert page.index("GPU 1 did not answer within") < page.index("busy")  # told on top
     assert page.count("free") == 1
     describe(devices=devices)
