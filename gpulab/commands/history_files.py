@@ -121,12 +121,13 @@ def _target(path: str, *, binary: bool) -> Iterator[IO[Any]]:
         yield sys.stdout
         return
     whole = not os.path.exists(path) or os.path.isfile(path)  # a pipe or a terminal is written as it is
-    temporary = f"{path}.{os.getpid()}.part" if whole else path
+    place = os.path.realpath(path)  # what a link leads to, not the link, gives way
+    temporary = f"{place}.{os.getpid()}.part" if whole else place
     try:
         with open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as file:
             yield file
         if whole:
-            os.replace(temporary, path)
+            os.replace(temporary, place)
     except OSError as error:
         raise GpulabError(
             f"{path} cannot be written ({error.strerror or error}); name a file in a directory of yours."

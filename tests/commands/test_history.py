@@ -140,6 +140,10 @@ def test_csv_json_and_parquet_hold_the_same_rows(
     for option, name in (("--csv", "a.csv"), ("--json", "a.json"), ("--parquet", "a.parquet")):
         assert call(capsys, *NIGHT, option, str(tmp_path / name)) == (0, "", "")
     assert (tmp_path / "a.csv").read_text() == text
+    (tmp_path / "a.csv").write_text("older")
+    (tmp_path / "link").symlink_to("a.csv")
+    assert call(capsys, *NIGHT, "--csv", str(tmp_path / "link")) == (0, "", "")
+    assert (tmp_path / "a.csv").read_text() == text  # what the link leads to
     samples = json.loads((tmp_path / "a.json").read_text())["samples"]
     table = pd.read_parquet(tmp_path / "a.parquet")
     assert len(lines) == len(samples) == len(table) == 2 * 601
@@ -151,7 +155,13 @@ def test_csv_json_and_parquet_hold_the_same_rows(
         assert read == [sample[name] for sample in samples]
         assert table[name].isna().sum() == read.count(None)
         assert table[name].sum() == pytest.approx(sum(value or 0 for value in read))
-    assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.json", "a.parquet", "leases"]  # nothing half done
+    assert sorted(os.listdir(tmp_path)) == [
+        "a.csv",
+        "a.json",
+        "a.parquet",
+        "leases",
+        "link",
+    ]  # nothing half done
 
 
 def test_a_coarser_resolution_is_there_for_the_asking(
@@ -172,6 +182,7 @@ def test_a_coarser_resolution_is_there_for_the_asking(
         (("--since", "9999-01-01"), 64, "has yet to come"),
         (("--csv", "/nonexistent/a.csv"), 125, "cannot be written (No such file or directory)"),
         (("--json", "/"), 125, "cannot be written (Is a directory)"),
+        (("--csv", "/dev/full"), 125, "cannot be written (No space left on device)"),
         (("--parquet", "-"), 64, "name a file after --parquet"),
         (("--csv", "--parquet", "a"), 64, "not allowed with"),
         (("--resolution", "week"), 64, "invalid choice"),
