@@ -5,6 +5,7 @@ Whoever waits asks cheap questions of the lease directory often, and the driver 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -24,7 +25,16 @@ from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.mask import bounds
 from gpulab.units import format_duration
 
-__all__ = ["Standing", "adopt_ticket", "attempt", "enqueue", "stand", "standing", "wait_for_grant"]
+__all__ = [
+    "Standing",
+    "adopt_ticket",
+    "attempt",
+    "enqueue",
+    "stand",
+    "standing",
+    "wait_for_grant",
+    "why_not",
+]
 
 _RELOAD_SECONDS = 2.0
 _REFUSED_SECONDS = 2.0
@@ -57,6 +67,11 @@ def standing(ticket: HeldTicket, settings: Settings) -> Standing:
     return Standing((position, len(tickets)))
 
 
+def why_not(ticket: HeldTicket) -> str:
+    """Why it was not served at its last look; empty if it has had none."""
+    return ticket.watch.reason if isinstance(ticket.watch, Watch) else ""
+
+
 def attempt(
     ticket: HeldTicket, request: Request, settings: Settings, look: Callable[[], Snapshot]
 ) -> Lease | None:
@@ -85,6 +100,7 @@ def attempt(
         snapshot = look()
         try:
             answering(snapshot)
+            _narrow(ticket, request, settings, snapshot)
             return turn(ticket, request.applied(settings), snapshot, settings)
         except NoFreeGpuError as error:
             watch.served_not(str(error))
@@ -227,9 +243,22 @@ def _reloaded(settings: Settings) -> Settings:
     )
 
 
+def _narrow(ticket: HeldTicket, request: Request, settings: Settings, snapshot: Snapshot) -> None:
+    """Say from which devices it may be served, if no driver answered when it was drawn."""
+    with contextlib.suppress(OSError, ValueError):
+        within = None if ticket.record().within is not None else _within(request, settings, snapshot)
+        if within is not None:
+            with guard(ticket.directory):
+                if ticket.is_held():
+                    ticket.rewrite(ticket.record()._replace(within=within))
+
+
 def _within(request: Request, settings: Settings, snapshot: Snapshot | None) -> tuple[str, ...] | None:
-    """The devices that the mask and the policy leave; None where they leave all, or more than fit."""
-    if snapshot is None:
+    """The devices that the mask and the policy leave; None where they leave all, or more than fit.
+
+    While no driver answers it is all: of a ticket for none, nobody would think that it is before him.
+    """
+    if snapshot is None or not snapshot.driver.ok:
         allowed: Iterable[str] | None = request.visible
     else:
         mask = bounds(snapshot.devices, settings)

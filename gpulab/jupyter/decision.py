@@ -126,7 +126,7 @@ def resume(ticket: HeldTicket, environ: dict[str, str]) -> Decision | None:
         lease = waiting.attempt(ticket, request, settings, look)
         if lease is not None:
             return _with_lease(lease, settings, environ)
-        reason = "others wait before it."
+        reason = waiting.why_not(ticket) or "others wait before it."
     except Exception as error:  # noqa: BLE001 - whatever it is, the kernel must start
         reason = _told(error)
     return _with_ticket(ticket, reason, settings) if ticket.is_held() else None

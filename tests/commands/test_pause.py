@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from gpulab import config
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
+from gpulab.allocation.session import Lease
 from gpulab.allocation.tickets import waiting
 from gpulab.hardware import nvml, pausing
+from gpulab.jupyter.decision import Options, decide, resume
 
 from . import administered
 
@@ -111,3 +114,70 @@ def test_roots_pause_holds_for_all_and_is_not_theirs_to_end(
     assert "sudo gpulab resume" in theirs("resume").stderr
     assert gpulab("resume").returncode == 0
     assert "on this host" not in theirs("status").stdout
+
+
+def test_a_kernel_starts_meanwhile_says_why_it_has_no_gpu_and_keeps_its_place(
+    until: Callable[..., None],
+) -> None:
+    gpulab("pause")
+    decision = decide(Options(policy="name:T4"), config.inherited(), queue=True)
+    assert decision.lease is None
+    assert "paused for this account" in (decision.reason or "")
+    assert decision.variables["CUDA_VISIBLE_DEVICES"] == ""
+    ticket = decision.ticket
+    assert ticket is not None
+    number = ticket.number
+    again = resume(ticket, config.inherited())  # a restart, still in the pause
+    assert again is not None
+    assert "paused for this account" in (again.reason or "")
+    assert (again.ticket, ticket.number) == (ticket, number)
+    gpulab("resume")
+    found: list[Lease] = []
+
+    def has_come() -> bool:
+        after = resume(ticket, config.inherited())
+        found.extend([after.lease] if after and after.lease else [])
+        return bool(found)
+
+    until(has_come, "its turn")
+    assert found[0].held is not None
+    found[0].held.give_up()
+
+
+def test_who_began_to_wait_in_a_pause_is_served_before_who_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    monkeypatch.setenv("GPULAB_SIMULATE", "1xt4")
+    settings = config.load()
+    gpulab("pause")
+    command = administered.command(None, "run", "--policy", "name:T4", "--", "true")
+    first = subprocess.Popen(command)
+    until(lambda: waiting(find(settings), settings), "a place in the queue")
+    first.send_signal(signal.SIGSTOP)  # so that only its place can tell that it is first
+    gpulab("resume")
+    late = gpulab("run", "--no-wait", "--", "true")
+    first.send_signal(signal.SIGCONT)
+    assert late.returncode == 75
+    assert first.wait(30) == 0
+
+
+def test_who_began_to_wait_in_a_pause_for_one_gpu_soon_keeps_no_other_from_anybody(
+    until: Callable[..., None],
+) -> None:
+    settings = config.load()
+    uuids = [device.uuid for device in nvml.snapshot(settings=settings).devices]
+    held = subprocess.Popen(
+        administered.command(None, "run", "--policy", f"uuid:{uuids[0]}", "--", "sleep", "100")
+    )
+    until(lambda: live_leases(settings), "a lease on the first GPU")
+    gpulab("pause")
+    waits = subprocess.Popen(
+        administered.command(None, "run", "--policy", f"uuid:{uuids[0]}", "--", "true"),
+    )
+    until(lambda: waiting(find(settings), settings), "a place in the queue")
+    gpulab("resume")
+    until(lambda: waiting(find(settings), settings)[0].within == (uuids[0],), "what it waits for")
+    assert gpulab("run", "--no-wait", "--", "printenv", "CUDA_VISIBLE_DEVICES").stdout.strip() == uuids[1]
+    held.terminate()
+    held.wait()
+    assert waits.wait(30) == 0
