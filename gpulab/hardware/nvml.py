@@ -116,6 +116,8 @@ class _Door:
         self._stale = False
         self._opening: Guarded | None = None
         self._closing: Guarded | None = None
+        self._open_times = 0
+        """How often NVML was started and not ended yet: twice if one of its calls hung in between."""
         self._asked: dict[int, Guarded] = {}
         self._known: dict[int, tuple[Device, ...]] = {}
         self._whole: dict[int, Asking] = {}
@@ -128,6 +130,8 @@ class _Door:
         """The state of the driver, and its devices; the caller holds the lock."""
         if self._state is not None and time.monotonic() - self._failed_at < _RETRY_SECONDS:
             return self._state, ()
+        if self._closing is not None and not self._closing.is_done():
+            return states.unresponsive(self._closing.seconds()), ()
         if self._opening is None or self._opening.is_done():
             self._opening = Guarded(self._open)
             self._opening.wait(deadline)
@@ -146,10 +150,14 @@ class _Door:
 
     def let_go(self) -> None:
         """The same for a caller who holds the lock; costs nothing where NVML is not started."""
-        if self._nvml is not None and (self._opening is None or self._opening.is_done()):
+        if (self._nvml is not None or self._open_times) and not self._is_busy():
             self._closing = Guarded(self._stop)
             self._closing.wait(time.monotonic() + _SHUTDOWN_SECONDS)
         self._state, self._failed_at = None, -math.inf
+
+    def _is_busy(self) -> bool:
+        """Whether NVML is being started or ended just now, or tries to."""
+        return any(call is not None and not call.is_done() for call in (self._opening, self._closing))
 
     def is_hanging(self) -> bool:
         """Whether a thread of this door still waits for the driver; asks without the lock."""
@@ -165,6 +173,7 @@ class _Door:
             self._stop()  # it ran before and no longer does: a reset, or another driver
             nvml = self._loaded = self._loaded or _load(self.simulate)
             nvml.start()
+            self._open_times += 1
             count = nvml.count()
             self._state = states.working(_known(nvml.driver_version), _known(nvml.cuda_version))
             self._nvml, self._stale = nvml, False
@@ -174,8 +183,11 @@ class _Door:
         return count
 
     def _stop(self) -> None:
-        if self._nvml is not None and all(call.is_done() for call in self._asked.values()):
-            _known(self._nvml.stop)
+        """End NVML, or leave that to the next time while a call has yet to return."""
+        if self._loaded is not None and all(call.is_done() for call in self._asked.values()):
+            while self._open_times:
+                self._open_times -= 1
+                _known(self._loaded.stop)
         self._nvml = None
         for memory in (self._whole, self._counters, self._energies):
             memory.clear()

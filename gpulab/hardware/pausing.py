@@ -9,6 +9,7 @@ import os
 import stat
 import time
 
+from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
 from gpulab.hardware import hosting
@@ -20,7 +21,7 @@ _NAME = "paused"
 
 def paused(settings: Settings) -> str | None:
     """One sentence if a pause holds now, the host's before the account's own; two looks at files."""
-    found = _marker(os.path.join(hosting.lease_root(settings), _NAME))
+    found = _marker(os.path.join(settings.lease_dir or config.HOST_LEASE_DIR, _NAME))
     if found is not None and found.st_uid == 0:  # others may make a name there, but no file of root's
         return _sentence("on this host", found, "sudo gpulab resume")
     found = _marker(os.path.join(settings.machine_dir, _NAME))

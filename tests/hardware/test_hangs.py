@@ -13,7 +13,7 @@ import pytest
 
 from gpulab.hardware import nvml
 
-from .conftest import Machine, eventually
+from .conftest import Machine, MachineFile, eventually
 
 look = nvml.snapshot
 H100 = {"profile": "h100"}
@@ -116,6 +116,54 @@ def test_nothing_hangs_once_every_call_has_returned(machine: Machine) -> None:
     assert nvml.is_hanging()
     file.write()
     assert eventually(lambda: not nvml.is_hanging())
+
+
+def open_times(file: MachineFile) -> int:
+    """How often NVML was started and not ended: a GPU can be reset only at 0."""
+    counted = Counter(name for name, _ in file.calls())
+    return counted["nvmlInitWithFlags"] - counted["nvmlShutdown"]
+
+
+def test_nvml_is_let_go_of_as_soon_as_a_call_that_hung_has_returned(machine: Machine) -> None:
+    file = machine(devices=[H100, H100], call_log="calls")
+    look()
+    file.write(
+        devices=[H100, H100],
+        faults=[{"call": "nvmlDeviceGetMemoryInfo*", "gpu": 1, "hang": True}],
+        call_log="calls",
+    )
+    look(timeout=0.2)
+    nvml.shutdown()
+    assert open_times(file) == 1  # ending it now would crash this process
+    file.write(devices=[H100, H100], call_log="calls")
+    assert eventually(lambda: not nvml.is_hanging())
+    nvml.shutdown()
+    assert open_times(file) == 0
+    assert [device.state for device in look().devices] == ["ok", "ok"]
+    nvml.shutdown()
+    assert open_times(file) == 0
+
+
+def test_an_end_that_hangs_is_tried_once_and_passes(machine: Machine) -> None:
+    file = machine(call_log="calls")
+    look()
+    file.write(faults=[{"call": "nvmlShutdown", "hang": True}], call_log="calls")
+    for _ in range(3):
+        nvml.shutdown()
+        assert look(timeout=0.1).driver.state == "unresponsive"
+    assert [name for name, _ in file.calls()].count("nvmlShutdown") == 1
+    file.write(call_log="calls")
+    assert eventually(lambda: look().driver.ok)
+    nvml.shutdown()
+    assert open_times(file) == 0
+
+
+def test_a_driver_that_starts_but_says_no_more_is_not_kept_open_again_and_again(machine: Machine) -> None:
+    file = machine(faults=[{"call": "nvmlDeviceGetCount*", "code": 4}], call_log="calls")
+    for _ in range(3):
+        assert look().driver.state == "no_permission"
+        nvml.shutdown()
+    assert open_times(file) == 0
 
 
 def test_looking_loads_no_heavy_package() -> None:
