@@ -119,6 +119,7 @@ def _take(
         end.time,
         pid=os.getpid() if names_us else None,
         uuids=uuids,
+        uid=os.getuid(),
         simulated=settings.simulate is not None,
         wall_seconds=end.monotonic - begin.monotonic,
         cpu_seconds=max(0.0, end.cpu - begin.cpu),

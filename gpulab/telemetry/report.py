@@ -19,6 +19,8 @@ __all__ = ["DeviceReport", "Report", "between"]
 
 _AROUND_SECONDS = 3.5
 _AFTER_SECONDS = 1.5
+_TICK_SECONDS = 0.01
+"""Times are rounded in the history."""
 
 
 class DeviceReport(NamedTuple):
@@ -44,7 +46,7 @@ class DeviceReport(NamedTuple):
     own_growth_bytes: int | None
     """From the first instant to the last; negative if memory was given back."""
     others: int | None
-    """Other processes that computed on it meanwhile."""
+    """Other processes that were there to compute meanwhile, less those known to have rested throughout."""
     energy_joules: float | None
     energy_source: str | None
     """counter (NVML's), or power (its integral)"""
@@ -57,6 +59,10 @@ class DeviceReport(NamedTuple):
     pcie_tx_bytes_per_second: float | None
     nvlink_rx_bytes_per_second: float | None
     nvlink_tx_bytes_per_second: float | None
+    kin: int | None = None
+    """Of the others, those of the same account: they may be this process's own children."""
+    unanswered: float = 0.0
+    """Share of the samples, from 0 to 1, in which the device did not answer."""
 
 
 class Report(NamedTuple):
@@ -69,7 +75,7 @@ class Report(NamedTuple):
     cpu_seconds: float | None
     """Processor time of this process and its children; more than the wall's with several cores."""
     got: int
-    """Samples that there are, of the GPU with the fewest."""
+    """Samples that were answered, of the GPU with the fewest."""
     due: int
     simulated: bool
     devices: tuple[DeviceReport, ...]
@@ -124,6 +130,7 @@ def between(
     *,
     pid: int | None,
     uuids: Sequence[str] | None,
+    uid: int | None = None,
     wall_seconds: float | None = None,
     cpu_seconds: float | None = None,
     due_seconds: float = 0.2,
@@ -139,6 +146,8 @@ def between(
         container, so that its own share is unknown.
     uuids
         The devices to report on; None for all that were sampled.
+    uid
+        The account of this process; None where it is not known.
     wall_seconds, cpu_seconds
         Measured by whoever ran the work, by clocks that do not jump; None where nobody did.
     due_seconds
@@ -150,7 +159,7 @@ def between(
     found = series.samples(settings, start - _AROUND_SECONDS, end + _AFTER_SECONDS, uuids=uuids)
     processes = series.processes(settings, start, end + _AFTER_SECONDS)
     devices = tuple(
-        _device(uuid, Span(samples, start, end), processes, snapshot, pid)
+        _device(uuid, Span(samples, start, end, due_seconds), processes, snapshot, (pid, uid))
         for uuid, samples in found.items()
         if uuids is None or uuid in uuids
     )
@@ -160,8 +169,8 @@ def between(
         end,
         end - start if wall_seconds is None else wall_seconds,
         cpu_seconds,
-        min((len(device.samples) for device in devices), default=0),
-        math.floor((end - start) / due_seconds + 1e-6),
+        min((sum(map(_answered, device.samples)) for device in devices), default=0),
+        max(0, math.floor((end - start) / due_seconds + 1e-6)),
         bool(snapshot and snapshot.simulated) if simulated is None else simulated,
         devices,
         reason if reason is not None or devices else series.trouble(settings) or _NO_SAMPLES,
@@ -171,13 +180,24 @@ def between(
 _NO_SAMPLES = "The sampler told nothing of that time; `gpulab doctor` says why."
 
 
+def _answered(sample: Sample) -> bool:
+    return sample.state in (None, "ok")
+
+
 def _device(
-    uuid: str, span: Span, processes: Sequence[ProcessRow], snapshot: Snapshot | None, pid: int | None
+    uuid: str,
+    span: Span,
+    processes: Sequence[ProcessRow],
+    snapshot: Snapshot | None,
+    identity: tuple[int | None, int | None],
 ) -> DeviceReport:
+    """`identity`: this process's pid and uid."""
+    pid, uid = identity
     known = snapshot.device(uuid) if snapshot is not None else None
-    rows = [row for row in processes if row.uuid == uuid and row.time <= span.end + _AFTER_SECONDS]
+    rows = [row for row in processes if row.uuid == uuid and row.time <= span.closing + _TICK_SECONDS]
     listed = known is None or known.processes is not None
     own = [row for row in rows if row.pid == pid] if pid is not None and listed else None
+    others = _others(rows, pid, span) if listed else None
     joules, source = _energy(span)
     top = span.highest(lambda s: s.memory_used_bytes)
     return DeviceReport(
@@ -191,9 +211,9 @@ def _device(
         memory_total_bytes=None if known is None else known.memory.total_bytes,
         memory_max_bytes=None if top is None else int(top),
         own_percent=None if own is None else _own_percent(own, span),
-        own_max_bytes=None if own is None else _highest(own, span),
+        own_max_bytes=None if own is None else _highest(own),
         own_growth_bytes=None if own is None else _growth(own, span),
-        others=_others(rows, pid, span) if listed else None,
+        others=None if others is None else len(others),
         energy_joules=joules,
         energy_source=source,
         power_watts=span.mean(lambda s: s.power_watts),
@@ -203,6 +223,8 @@ def _device(
         pcie_tx_bytes_per_second=span.mean(lambda s: s.pcie_tx_bytes_per_second),
         nvlink_rx_bytes_per_second=span.mean(lambda s: s.nvlink_rx_bytes_per_second),
         nvlink_tx_bytes_per_second=span.mean(lambda s: s.nvlink_tx_bytes_per_second),
+        kin=None if others is None or uid is None else len([o for o in others.values() if o == uid]),
+        unanswered=_share_unanswered(span.samples),
     )
 
 
@@ -220,9 +242,13 @@ def _energy(span: Span) -> tuple[float | None, str | None]:
     return joules, None if joules is None else "power"
 
 
-def _highest(own: Sequence[ProcessRow], span: Span) -> int | None:
+def _share_unanswered(samples: Sequence[Sample]) -> float:
+    return sum(not _answered(sample) for sample in samples) / len(samples) if samples else 0.0
+
+
+def _highest(own: Sequence[ProcessRow]) -> int | None:
     """The most that the process held; 0 if it was never there, None if a figure is missing."""
-    sizes = [0 if row.gone else row.memory_bytes for row in own if row.time <= span.end + _AFTER_SECONDS]
+    sizes = [0 if row.gone else row.memory_bytes for row in own]
     return None if None in sizes else max((size for size in sizes if size is not None), default=0)
 
 
@@ -248,10 +274,19 @@ def _own_percent(own: Sequence[ProcessRow], span: Span) -> float | None:
     return None if own else 0.0
 
 
-def _others(rows: Sequence[ProcessRow], pid: int | None, span: Span) -> int | None:
+def _others(rows: Sequence[ProcessRow], pid: int | None, span: Span) -> dict[int, int | None] | None:
+    """The uid of each, by its pid."""
     if pid is None:
         return None
-    return len({row.pid for row in rows if row.pid != pid and row.type == "compute" and row.time <= span.end})
+    there = [
+        row
+        for row in rows
+        if row.pid != pid and row.type == "compute" and not row.gone and row.time <= span.end
+    ]
+    shares: dict[int, list[float | None]] = {}
+    for row in there:
+        shares.setdefault(row.pid, []).append(row.gpu_percent)
+    return {row.pid: row.uid for row in there if any(share != 0 for share in shares[row.pid])}
 
 
 def _braked(span: Span) -> tuple[tuple[str, float], ...]:

@@ -12,6 +12,7 @@ __all__ = ["as_html", "as_text"]
 
 _NOTE = "Busy is the share of time with a kernel running, of anybody's; not how much of the GPU was filled."
 _CELL = "padding: 1px 12px 1px 0; text-align: left; vertical-align: top; border: none; background: none"
+_LABEL = f"{_CELL}; opacity: 0.7; white-space: nowrap"
 
 
 def as_text(report: Report) -> str:
@@ -32,7 +33,7 @@ def as_html(report: Report) -> str:
     ]
     for device in report.devices:
         rows = "".join(
-            f'<tr style="background: none"><td style="{_CELL}; opacity: 0.7">{html.escape(label)}</td>'
+            f'<tr style="background: none"><td style="{_LABEL}">{html.escape(label)}</td>'
             f'<td style="{_CELL}">{html.escape(value)}</td></tr>'
             for label, value in _rows(device)
         )

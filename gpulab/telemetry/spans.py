@@ -22,11 +22,19 @@ Read = Callable[[Sample], float | None]
 class Span:
     """The samples of one device around the time from `start` to `end` (seconds since the epoch)."""
 
-    def __init__(self, samples: Sequence[Sample], start: float, end: float) -> None:
+    def __init__(
+        self, samples: Sequence[Sample], start: float, end: float, period: float = _SLOWEST_PERIOD
+    ) -> None:
+        """`period`: seconds from one sample to the next where none is missing."""
         self.start, self.end = start, end
-        self.gap = GAP_PERIODS * _SLOWEST_PERIOD
+        self.period, self.gap = period, GAP_PERIODS * period
         self._around = sorted(samples)
         self.samples = tuple(s for s in self._around if start <= s.time <= end)
+
+    @property
+    def closing(self) -> float:
+        """When the first sample after the end was taken, which tells of the last moments; else the end."""
+        return min((s.time for s in self._around if s.time >= self.end), default=self.end)
 
     def parts(self) -> Iterator[tuple[float, Sample]]:
         """Seconds of the span, each with the sample that stands for them."""
@@ -58,7 +66,7 @@ class Span:
     def counted(self, read: Read) -> float | None:
         """By how much a counter grew from start to end; None if it is not known near both."""
         known = [(s.time, value) for s in self._around if (value := read(s)) is not None]
-        first, last = _at(known, self.start, self.gap), _at(known, self.end, self.gap)
+        first, last = _at(known, self.start), _at(known, self.end)
         return None if first is None or last is None or last < first else last - first
 
     def integrated(self, read: Read) -> float | None:
@@ -66,12 +74,13 @@ class Span:
         known = [(seconds, value) for seconds, s in self.parts() if (value := read(s)) is not None]
         covered = sum(seconds for seconds, _ in known)
         missing = self.end - self.start - covered
-        if not known or missing > min(self.gap, 0.1 * (self.end - self.start) + _SLOWEST_PERIOD / 2):
+        tail = max(0.0, self.end - max((s.time for s in self._around if read(s) is not None), default=0.0))
+        if not known or tail > self.gap or missing - tail > self.period:
             return None
         return sum(seconds * value for seconds, value in known) + missing * known[-1][1]
 
 
-def _at(points: Sequence[tuple[float, float]], time: float, gap: float) -> float | None:
+def _at(points: Sequence[tuple[float, float]], time: float) -> float | None:
     """A counter's value between two readings of it, or by its pace just outside of them."""
     before = [point for point in points if point[0] <= time]
     after = [point for point in points if point[0] > time]
@@ -83,6 +92,6 @@ def _at(points: Sequence[tuple[float, float]], time: float, gap: float) -> float
         return None
     (t0, v0), (t1, v1) = pair
     nearest = min(abs(time - t0), abs(time - t1))
-    if t1 - t0 > gap or (not (before and after) and nearest > _SLOWEST_PERIOD):
+    if t1 - t0 > GAP_PERIODS * _SLOWEST_PERIOD or (not (before and after) and nearest > _SLOWEST_PERIOD):
         return None
     return v0 + (v1 - v0) * (time - t0) / (t1 - t0)

@@ -26,12 +26,14 @@ TRANSFER_BYTES_PER_SECOND = 4e9
 no by-product of computing."""
 LITTLE_POWER, LITTLE_MEMORY_PERCENT = 0.35, 20.0
 """Of the power limit, and of the time with memory traffic: who computes hard draws more than either."""
+CLOCK_SECONDS = 1.0
+"""By so much two clocks differ only if one was set, or the machine slept."""
 CPU_CORES = 0.7
 """Processor seconds for each second, from which on this process itself keeps the GPU waiting."""
 
 
 class Verdict(NamedTuple):
-    """kind: unknown, unused, memory, transfer, small_launches, starved, waiting or fine."""
+    """kind: unknown, unused, memory, transfer, small_launches, starved, waiting, shared or fine."""
 
     kind: str
     sentence: str
@@ -56,7 +58,7 @@ def judge(report: Report) -> Verdict:
             "busy it was.",
         )
     verdict = _memory(device) or _transfer(device, busy) or _by_load(report, device, busy)
-    return verdict._replace(sentence=verdict.sentence + _brakes(device))
+    return verdict._replace(sentence=verdict.sentence + _brakes(device) + _limits(device))
 
 
 def _weight(device: DeviceReport) -> tuple[float, float, float]:
@@ -75,23 +77,32 @@ def _cannot_tell(report: Report, device: DeviceReport) -> Verdict | None:
             f"Too short to tell: {report.wall_seconds * 1000:.0f} ms, and the driver's own figures are of up "
             "to a second. Run more at once, or repeat it in a loop.",
         )
-    if len(device.samples) < LEAST_SAMPLES:
-        return Verdict("unknown", f"Too few samples to tell ({len(device.samples)} of {report.due} due).")
-    if device.samples[-1].state not in (None, "ok"):
-        return Verdict("unknown", f"{device.label} did not answer (its state: {device.samples[-1].state}).")
-    if device.others and device.own_percent is None:
+    if abs(report.end - report.start - report.wall_seconds) > CLOCK_SECONDS:
         return Verdict(
             "unknown",
-            f"{_others(device)} computed on {device.label} too, and the driver does not tell whose share was "
-            "whose, so its figures say nothing of this cell alone.",
+            "Nothing can be said: the machine's clock was set, or it slept, while the cell ran. "
+            "Run it again.",
+        )
+    if device.samples and device.samples[-1].state not in (None, "ok"):
+        return Verdict("unknown", f"{device.label} did not answer (its state: {device.samples[-1].state}).")
+    answered = round(len(device.samples) * (1 - device.unanswered))
+    if answered < LEAST_SAMPLES:
+        return Verdict("unknown", f"Too few samples to tell ({answered} of {report.due} due).")
+    if device.others and device.own_max_bytes and device.own_percent is None:
+        return Verdict(
+            "unknown",
+            f"{_others(device)} held memory on {device.label} to compute there too, and the driver does not "
+            "tell whose share was whose, so its figures say nothing of this cell alone.",
         )
     return None
 
 
 def _unused(device: DeviceReport) -> Verdict | None:
     if device.own_max_bytes == 0 and not device.own_percent:
+        if device.kin:
+            return _by_kin(device)
         more = f" (it was {device.gpu_percent:.0f} % busy with others' work)" if device.gpu_percent else ""
-        return Verdict("unused", f"This cell did not use the GPU{more}: it ran on the CPU alone.")
+        return Verdict("unused", f"This process did not use the GPU{more}: the cell ran on the CPU.")
     busy = _busy(device)
     if busy is not None and busy < UNUSED_PERCENT and device.own_max_bytes:
         return Verdict(
@@ -102,14 +113,28 @@ def _unused(device: DeviceReport) -> Verdict | None:
     return None
 
 
+def _by_kin(device: DeviceReport) -> Verdict:
+    """A cell's own `!python train.py` is another process of the same account, and so is another notebook."""
+    busy = "not told how" if device.gpu_percent is None else f"{device.gpu_percent:.0f} %"
+    who = "another process" if device.kin == 1 else f"{device.kin} other processes"
+    return Verdict(
+        "unknown",
+        f"This process itself did not use the GPU, but {who} of the same account did or could: "
+        f"{device.label} was {busy} busy. If the cell started it, that is its work; who started whom is not "
+        "recorded.",
+    )
+
+
 def _memory(device: DeviceReport) -> Verdict | None:
     used, total = device.memory_max_bytes, device.memory_total_bytes
     if used is None or not total or used < FULL_SHARE * total:
         return None
+    own = device.own_max_bytes
+    whose = "" if own is None or not device.others else f", {format_bytes(own)} of it this process's"
+    advice = "" if whose and own is not None and own < used / 2 else " Work in smaller parts before it fails."
     return Verdict(
         "memory",
-        f"The GPU's memory was nearly full: {format_bytes(used)} of {format_bytes(total)}. Work in smaller "
-        "parts before it fails.",
+        f"The GPU's memory was nearly full: {format_bytes(used)} of {format_bytes(total)}{whose}.{advice}",
     )
 
 
@@ -118,6 +143,12 @@ def _transfer(device: DeviceReport, busy: float) -> Verdict | None:
     way, rate = max(rates.items(), key=lambda pair: pair[1])
     if rate < TRANSFER_BYTES_PER_SECOND or busy >= BUSY_PERCENT:
         return None
+    if device.others:  # the link is counted for the whole device
+        return Verdict(
+            "unknown",
+            f"Transfers may bound it: {rate / 1e9:.1f} GB/s went {way} the GPU, on which this cell computed "
+            f"{busy:.0f} % of the time. Whether it or {_others(device).lower()} moved them is not told.",
+        )
     return Verdict(
         "transfer",
         f"Bound by transfers: {rate / 1e9:.1f} GB/s {way} the GPU, which computed {busy:.0f} % of the time. "
@@ -131,6 +162,13 @@ def _by_load(report: Report, device: DeviceReport, busy: float) -> Verdict:
         return _small_launches(device, busy) or Verdict(
             "fine", f"Fine: kernels ran on the GPU {busy:.0f} % of the time."
         )
+    if device.others and (device.gpu_percent or 0.0) >= BUSY_PERCENT:
+        return Verdict(
+            "shared",
+            f"The GPU was shared: kernels ran on it {device.gpu_percent:.0f} % of the time, this cell's "
+            f"{busy:.0f} %, the rest of {_others(device).lower()}. What this cell waited for, its turn there "
+            "or the CPU, cannot be told.",
+        )
     if cores is not None and cores >= CPU_CORES:
         return Verdict(
             "starved",
@@ -141,7 +179,7 @@ def _by_load(report: Report, device: DeviceReport, busy: float) -> Verdict:
     return Verdict(
         "waiting",
         f"The GPU waited: kernels ran {busy:.0f} % of the time{beside}. It waits for something else: disk, "
-        "network, a lock, or a sleep.",
+        "network, a lock, a sleep, or processes that still run (as of a data loader).",
     )
 
 
@@ -165,6 +203,16 @@ def _brakes(device: DeviceReport) -> str:
         return ""
     word, share = device.braked[0]
     return f" Its clocks were held down {100 * share:.0f} % of the time ({word})."
+
+
+def _limits(device: DeviceReport) -> str:
+    """What the figures leave open."""
+    open_ends = ""
+    if device.unanswered:
+        open_ends += f" {device.label} did not answer in {100 * device.unanswered:.0f} % of the samples."
+    if device.others is None:
+        open_ends += " Whether others used it as well is not known here."
+    return open_ends
 
 
 def _others(device: DeviceReport) -> str:

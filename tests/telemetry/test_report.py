@@ -170,12 +170,47 @@ def test_the_verdict_names_the_case_with_its_figures(
 
 
 def test_with_others_on_the_gpu_this_process_is_judged_by_its_own_share(write: Write) -> None:
-    report = write(lambda t: device(t, gpu_percent=95.0, own_percent=10.0, others=[OTHER]), cpu_seconds=4.9)
+    report = write(lambda t: device(t, gpu_percent=45.0, own_percent=10.0, others=[OTHER]), cpu_seconds=4.9)
     (gpu,) = report.devices
     assert gpu.own_percent == pytest.approx(10, abs=1)
     assert gpu.others == 1
     assert report.verdict.kind == "starved"
     assert "shared with another process" in str(report)
+
+
+def test_what_this_process_took_after_the_cell_is_not_the_cells(write: Write) -> None:
+    (gpu,) = write(lambda t: device(t, own=(2 if t <= 5.3 else 60) * GIB)).devices
+    assert (gpu.own_max_bytes, gpu.own_growth_bytes) == (2 * GIB, 0)
+
+
+def test_a_neighbour_that_rested_is_not_counted_as_one_who_shared(write: Write) -> None:
+    resting = OTHER._replace(gpu_percent=0.0)
+    report = write(lambda t: device(t, gpu_percent=85.0, others=[resting]))
+    assert (report.devices[0].others, report.verdict.kind) == (0, "fine")
+
+
+def test_a_child_of_the_same_account_is_not_called_others_work(write: Write) -> None:
+    child = Process(5555, "me", "python train.py", 8 * GIB, 90.0, uid=1)
+    report = write(lambda t: device(t, own=None, gpu_percent=92.0, others=[child]), uid=1)
+    assert (report.devices[0].kin, report.verdict.kind) == (1, "unknown")
+    assert "If the cell started it, that is its work" in report.verdict.sentence
+
+
+def test_samples_that_a_lost_gpu_did_not_answer_are_not_counted_as_there(write: Write) -> None:
+    nothing = {"gpu_percent": None, "power_watts": None, "memory_percent": None, "state": "lost"}
+    report = write(lambda t: device(t, **(nothing if 1 < t < 4 else {})))
+    assert 10 <= report.got <= 13 < report.due
+    assert "did not answer in 5" in report.verdict.sentence
+
+
+def test_power_is_not_summed_over_more_than_three_periods_without_it(write: Write) -> None:
+    (gpu,) = write(lambda t: device(t, power_watts=None if 1 < t < 2.2 else 300.0)).devices
+    assert (gpu.energy_joules, gpu.energy_source) == (None, None)
+
+
+def test_a_clock_that_was_set_meanwhile_leaves_nothing_to_say(write: Write) -> None:
+    report = write(device, wall_seconds=60.0)
+    assert "clock was set, or it slept" in report.verdict.sentence
 
 
 def test_what_held_the_clocks_down_is_told_with_its_share(write: Write) -> None:
