@@ -95,10 +95,13 @@ class Cells:
         if "%%gpu" not in raw:
             return None
         lines = f"{raw}\n".splitlines(keepends=True)
-        for transform in self._shell.input_transformers_cleanup:
-            if transform is _without_line:
-                break
-            lines = transform(lines)
+        try:
+            for transform in self._shell.input_transformers_cleanup:
+                if transform is _without_line:
+                    break
+                lines = transform(lines)
+        except SyntaxError:
+            return None  # IPython shows it
         while lines and _RUNS_IN_PLACE.match(lines[0]):
             lines = lines[1:]
         return _name_in(lines)
@@ -106,7 +109,11 @@ class Cells:
     def _observe(self) -> Observation:
         from gpulab.jupyter.cell_report import Observation
 
-        observation = Observation()
+        try:
+            observation = Observation()
+        except KeyboardInterrupt:
+            self._shell.ast_transformers.append(_Interruption(self._shell))
+            raise
         if observation.interrupted:
             self._shell.ast_transformers.append(_Interruption(self._shell))
         return observation
@@ -115,6 +122,7 @@ class Cells:
         from gpulab.jupyter.cell_report import Instant
 
         end = Instant.now()
+        self._forget_interruption()
         cell = self._take(None if result is None else result.info.raw_cell)
         if cell is None:
             return
@@ -138,6 +146,11 @@ class Cells:
         for cell in lost:
             _close(cell)
         return found
+
+    def _forget_interruption(self) -> None:
+        """It was for the cell that has ended; where that was no Python, it still waits for the next one."""
+        left = self._shell.ast_transformers
+        left[:] = [transformer for transformer in left if not isinstance(transformer, _Interruption)]
 
     def _show(self, cell: _Cell, end: Instant) -> Report | None:
         from IPython.display import display
