@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ("startup", "race", "queue", "acquire", "stress", "hang", "kernel_start", "history", "sampler", "readers")
+ALL = (
+    "startup", "race", "queue", "acquire", "stress", "hang", "kernel_start", "history", "sampler", "readers",
+)  # fmt: skip
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or ALL

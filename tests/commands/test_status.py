@@ -42,8 +42,8 @@ def test_the_json_follows_the_contract(gpulab: Run, start: Start) -> None:
         "index", "uuid", "name", "kind", "parent_uuid", "state", "message", "sampled_at", "memory",
         "utilization",
         "temperature_celsius", "power_watts", "power_limit_watts", "energy_joules", "compute_mode", "drained",
-        "visible", "processes", "unattributed_bytes", "leases", "clocks", "throttle_reasons", "pcie", "nvlink",
-        "detailed_at",
+        "visible", "processes", "unattributed_bytes", "leases", "clocks", "throttle_reasons", "pcie",
+        "nvlink", "detailed_at",
     }  # fmt: skip
     assert held["memory"]["total_bytes"] > 70 * 2**30
     assert report["waiting"] == []
