@@ -50,7 +50,7 @@ def test_killed_while_it_starts_it_is_replaced_as_well(settings: Settings, until
         time.sleep(number * 0.05)
         _kill(settings)
     until(lambda: _read(settings, 0.1) > 0, "a sample")
-    until(lambda: len(_gaps(settings)) >= 1, "two in the history")
+    until(lambda: _read(settings, 2.0) > 0 and len(_gaps(settings)) >= 1, "two in the history")
     _check(settings)
 
 
