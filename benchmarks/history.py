@@ -21,9 +21,9 @@ from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
 from gpulab.hardware.devices import Device, DriverState, Memory, Process, Snapshot
 from gpulab.telemetry import series
-from gpulab.telemetry.keeping import HOURS_SECONDS, MINUTES_SECONDS
-from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, MINUTE
 from gpulab.telemetry.store import Store
+from gpulab.telemetry.storing.keeping import HOURS_SECONDS, MINUTES_SECONDS
+from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MAX_ID, MINUTE
 
 __all__ = ["run"]
 

@@ -13,11 +13,11 @@ from gpulab.commands import history_files, history_tables
 from gpulab.config import Settings
 from gpulab.errors import RequestError
 from gpulab.hardware import scenario
-from gpulab.telemetry import summary
 from gpulab.telemetry.history import missing
-from gpulab.telemetry.ranges import span
-from gpulab.telemetry.resolutions import RESOLUTIONS
-from gpulab.telemetry.schema import HistoryError
+from gpulab.telemetry.reading import summary
+from gpulab.telemetry.reading.ranges import span
+from gpulab.telemetry.reading.resolutions import RESOLUTIONS
+from gpulab.telemetry.storing.schema import HistoryError
 
 __all__ = ["add_arguments", "run"]
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_all_hosts(args: argparse.Namespace, settings: Settings, since: float, until: float) -> int:
-    from gpulab.telemetry import hosts
+    from gpulab.telemetry.reading import hosts
 
     if args.csv is not None or args.parquet is not None:
         raise RequestError(

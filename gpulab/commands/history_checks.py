@@ -19,7 +19,8 @@ _PARTS = ("", "-wal", "-journal")
 
 def check_history(settings: Settings) -> Iterator[Finding]:
     """One finding on the file, one more where its disk or an earlier mishap is worth a word."""
-    from gpulab.telemetry import journal, series
+    from gpulab.telemetry import series
+    from gpulab.telemetry.storing import journal
 
     path = series.history_path(settings)
     ails = series.trouble(settings)
@@ -45,7 +46,8 @@ def _size(path: str) -> int:
 
 def _covered(settings: Settings) -> str:
     """How far back it goes."""
-    from gpulab.telemetry import reading, schema
+    from gpulab.telemetry.reading import file as reading
+    from gpulab.telemetry.storing import schema
 
     earliest: list[float] = []
     with reading.opened(settings) as connection:

@@ -15,9 +15,9 @@ from typing import IO, Any
 from gpulab.allocation.naming import HIDDEN, shown_login
 from gpulab.config import Settings, host_name
 from gpulab.errors import GpulabError, MissingDependencyError, RequestError
-from gpulab.telemetry.ranges import iso
-from gpulab.telemetry.resolutions import Row, rows
-from gpulab.telemetry.summary import Summary, UserSummary
+from gpulab.telemetry.reading.ranges import iso
+from gpulab.telemetry.reading.resolutions import Row, rows
+from gpulab.telemetry.reading.summary import Summary, UserSummary
 
 __all__ = ["write_csv", "write_json", "write_parquet"]
 

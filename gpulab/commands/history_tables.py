@@ -12,7 +12,7 @@ from gpulab.commands.wording import clean
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
 from gpulab.telemetry.prometheus import without_login
-from gpulab.telemetry.summary import DeviceSummary, Summary, UserSummary
+from gpulab.telemetry.reading.summary import DeviceSummary, Summary, UserSummary
 from gpulab.units import format_duration
 
 __all__ = ["energy", "gpu_hours", "show"]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from gpulab import config
 from gpulab.config import Settings
-from gpulab.telemetry.dcgm import HOST_LABELS
-from gpulab.telemetry.endpoint import DEFAULT_PORT, Endpoint
-from gpulab.telemetry.supervision import Supervision
+from gpulab.telemetry.exporting.dcgm import HOST_LABELS
+from gpulab.telemetry.exporting.endpoint import DEFAULT_PORT, Endpoint
+from gpulab.telemetry.sampling.supervision import Supervision
 
 if TYPE_CHECKING:
-    from gpulab.telemetry.host_sampler import HostSampler
+    from gpulab.telemetry.sampling.host_sampler import HostSampler
 
 __all__ = ["add_arguments", "run"]
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises AlreadyServingError, LeaseDirectoryError, EndpointError, ConfigError."""
-    from gpulab.telemetry.host_sampler import HostSampler
+    from gpulab.telemetry.sampling.host_sampler import HostSampler
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # systemd's journal adds the time
     settings = config.load()

@@ -16,8 +16,8 @@ from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.jupyter import turn
 from gpulab.telemetry import report, sampler
-from gpulab.telemetry.election import lock_path, take_lock
 from gpulab.telemetry.report import Report
+from gpulab.telemetry.sampling.election import lock_path, take_lock
 
 __all__ = ["Instant", "Observation", "Taken", "look_back"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from gpulab.config import Settings, host_name
 from gpulab.hardware import record
 from gpulab.hardware.devices import Snapshot
-from gpulab.telemetry import dcgm, families, holdings
-from gpulab.telemetry.facts import Facts, Labels, labels_of, look
+from gpulab.telemetry.exporting import dcgm, families, holdings
+from gpulab.telemetry.exporting.facts import Facts, Labels, labels_of, look
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -13,10 +13,10 @@ from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import MissingDependencyError
 from gpulab.telemetry import series
-from gpulab.telemetry.columns import raw_columns
-from gpulab.telemetry.ranges import Moment, iso, span
-from gpulab.telemetry.reading import opened
-from gpulab.telemetry.resolutions import Known, Row, Segment, known_devices, plan, rows_of
+from gpulab.telemetry.reading.columns import raw_columns
+from gpulab.telemetry.reading.file import opened
+from gpulab.telemetry.reading.ranges import Moment, iso, span
+from gpulab.telemetry.reading.resolutions import Known, Row, Segment, known_devices, plan, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd

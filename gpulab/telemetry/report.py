@@ -11,9 +11,9 @@ from gpulab.hardware import record
 from gpulab.hardware.devices import Device, Snapshot
 from gpulab.hardware.throttling import brake_of
 from gpulab.telemetry import series
-from gpulab.telemetry.rows import ProcessRow, Sample
-from gpulab.telemetry.spans import Span
-from gpulab.telemetry.verdict import Verdict, judge
+from gpulab.telemetry.reporting.spans import Span
+from gpulab.telemetry.reporting.verdict import Verdict, judge
+from gpulab.telemetry.storing.rows import ProcessRow, Sample
 
 __all__ = ["DeviceReport", "Report", "between"]
 
@@ -105,12 +105,12 @@ class Report(NamedTuple):
 
     def plot(self) -> Any:
         """The timeline as a matplotlib figure: utilization and memory of each GPU over the seconds."""
-        from gpulab.telemetry.timeline import figure
+        from gpulab.telemetry.reporting.timeline import figure
 
         return figure(self)
 
     def __str__(self) -> str:
-        from gpulab.telemetry.report_page import as_text
+        from gpulab.telemetry.reporting.page import as_text
 
         return as_text(self)
 
@@ -118,7 +118,7 @@ class Report(NamedTuple):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from gpulab.telemetry.report_page import as_html
+        from gpulab.telemetry.reporting.page import as_html
 
         return as_html(self)
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from gpulab import config
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
-from gpulab.telemetry.election import lock_path, log_path, running_pid, take_lock
-from gpulab.telemetry.starting import ensure, readers_path, touch
-from gpulab.telemetry.wake import look
-from gpulab.telemetry.watches import Watch, watch
+from gpulab.telemetry.sampling.election import lock_path, log_path, running_pid, take_lock
+from gpulab.telemetry.sampling.starting import ensure, readers_path, touch
+from gpulab.telemetry.sampling.wake import look
+from gpulab.telemetry.sampling.watches import Watch, watch
 
 if TYPE_CHECKING:
-    from gpulab.telemetry.account_sampler import Sampler
-    from gpulab.telemetry.host_sampler import AlreadyServingError, HostSampler
+    from gpulab.telemetry.sampling.account_sampler import Sampler
+    from gpulab.telemetry.sampling.host_sampler import AlreadyServingError, HostSampler
 
 __all__ = [
     "AlreadyServingError",
@@ -50,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gpulab.telemetry.{_LATER[name]}"), name)
+    return getattr(importlib.import_module(f"gpulab.telemetry.sampling.{_LATER[name]}"), name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings, lock: int, idle_seconds: float | None) -> None:
-    from gpulab.telemetry.account_sampler import IDLE_SECONDS, Sampler
+    from gpulab.telemetry.sampling.account_sampler import IDLE_SECONDS, Sampler
 
     os.set_inheritable(lock, False)
     sampler = Sampler(settings, lock, idle_seconds=idle_seconds or IDLE_SECONDS)

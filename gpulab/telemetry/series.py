@@ -15,11 +15,11 @@ from collections.abc import Collection
 from typing import Any
 
 from gpulab.config import Settings
-from gpulab.telemetry.bills import usage
-from gpulab.telemetry.curves import reduced
-from gpulab.telemetry.reading import history_path, opened, store_path, trouble
-from gpulab.telemetry.rows import LeaseSpan, Point, ProcessRow, Rollup, Sample, Usage
-from gpulab.telemetry.schema import ID_BITS, LINKS, MAX_ID, STATES, THROTTLE_REASONS, key_of
+from gpulab.telemetry.reading.bills import usage
+from gpulab.telemetry.reading.curves import reduced
+from gpulab.telemetry.reading.file import history_path, opened, store_path, trouble
+from gpulab.telemetry.storing.rows import LeaseSpan, Point, ProcessRow, Rollup, Sample, Usage
+from gpulab.telemetry.storing.schema import ID_BITS, LINKS, MAX_ID, STATES, THROTTLE_REASONS, key_of
 
 __all__ = [
     "LeaseSpan",

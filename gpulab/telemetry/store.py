@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
 from gpulab.hardware.devices import Snapshot
-from gpulab.telemetry import journal, keeping, schema
-from gpulab.telemetry.encoding import Names, device_row, is_time
-from gpulab.telemetry.keeping import RAW_SECONDS
-from gpulab.telemetry.reading import suspect_path
-from gpulab.telemetry.rollups import PERIODS
-from gpulab.telemetry.schema import ID_BITS, MINUTE, SCHEMA_VERSION, HistoryError, key_of
+from gpulab.telemetry.reading.file import suspect_path
 from gpulab.telemetry.series import Sample, recent, store_path
-from gpulab.telemetry.steadiness import Steadiness, elapsed
-from gpulab.telemetry.tracking import CLOSE_SECONDS, LeaseLog, ProcessLog
+from gpulab.telemetry.storing import journal, keeping, schema
+from gpulab.telemetry.storing.encoding import Names, device_row, is_time
+from gpulab.telemetry.storing.keeping import RAW_SECONDS
+from gpulab.telemetry.storing.rollups import PERIODS
+from gpulab.telemetry.storing.schema import ID_BITS, MINUTE, SCHEMA_VERSION, HistoryError, key_of
+from gpulab.telemetry.storing.steadiness import Steadiness, elapsed
+from gpulab.telemetry.storing.tracking import CLOSE_SECONDS, LeaseLog, ProcessLog
 from gpulab.units import format_bytes
 
 __all__ = ["RAW_SECONDS", "SCHEMA_VERSION", "Sample", "Store", "recent", "store_path"]

@@ -25,10 +25,11 @@ import pytest
 from gpulab import cli, config
 from gpulab.commands import history_tables
 from gpulab.settings import Settings
-from gpulab.telemetry import hosts, prometheus, rehearsal
-from gpulab.telemetry.resolutions import Row
+from gpulab.telemetry import prometheus, rehearsal
+from gpulab.telemetry.reading import hosts
+from gpulab.telemetry.reading.resolutions import Row
+from gpulab.telemetry.reading.summary import Summary, UserSummary
 from gpulab.telemetry.series import store_path
-from gpulab.telemetry.summary import Summary, UserSummary
 
 HOUR = 3600
 BEGIN = time.time() // HOUR * HOUR - 14 * HOUR

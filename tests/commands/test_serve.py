@@ -30,8 +30,9 @@ _AS_ANOTHER = """
 import contextlib, encodings.idna, importlib, io, os, pathlib, sqlite3, sys
 import gpulab.telemetry, prometheus_client.exposition
 from gpulab import cli
-for name in pathlib.Path(gpulab.telemetry.__file__).parent.glob("[a-z]*.py"):
-    importlib.import_module(f"gpulab.telemetry.{name.stem}")  # may lie where another account may not read
+place = pathlib.Path(gpulab.telemetry.__file__).parent
+for path in place.rglob("[a-z]*.py"):  # they may lie where another account may not read
+    importlib.import_module(".".join(("gpulab.telemetry", *path.relative_to(place).with_suffix("").parts)))
 with contextlib.redirect_stdout(io.StringIO()):
     cli.main(["status", "--json"])
     cli.main(["serve", "--help"])

@@ -19,7 +19,7 @@ from jupyter_client.manager import KernelManager
 
 from gpulab import config
 from gpulab.telemetry import sampler
-from gpulab.telemetry.watches import watches_path
+from gpulab.telemetry.sampling.watches import watches_path
 
 from .conftest import Place, Session, until
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpulab.telemetry import endpoint
-from gpulab.telemetry.endpoint import Endpoint, EndpointError
+from gpulab.telemetry.exporting import endpoint
+from gpulab.telemetry.exporting.endpoint import Endpoint, EndpointError
 
 
 def answer(accept: str | None) -> tuple[bytes, str]:

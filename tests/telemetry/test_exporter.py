@@ -24,9 +24,10 @@ from gpulab.allocation.requests import Request
 from gpulab.config import Settings
 from gpulab.hardware import nvml
 from gpulab.hardware.devices import Device, DriverState, Memory, Process, Snapshot
-from gpulab.telemetry import exporter, families, holdings
-from gpulab.telemetry.dcgm import families as dcgm_families
-from gpulab.telemetry.facts import Facts, Labels, labels_of
+from gpulab.telemetry import exporter
+from gpulab.telemetry.exporting import families, holdings
+from gpulab.telemetry.exporting.dcgm import families as dcgm_families
+from gpulab.telemetry.exporting.facts import Facts, Labels, labels_of
 
 GIB = 2**30
 HOSTILE = 'a"b\\c\nd{e="f"} 1\n# TYPE x gauge é'

@@ -19,10 +19,10 @@ from gpulab.config import Settings
 from gpulab.errors import MissingDependencyError, RequestError
 from gpulab.hardware import record
 from gpulab.hardware.devices import Device, DriverState, Memory, Snapshot
-from gpulab.telemetry import summary
 from gpulab.telemetry.history import frame
-from gpulab.telemetry.ranges import span
-from gpulab.telemetry.resolutions import Row, rows
+from gpulab.telemetry.reading import summary
+from gpulab.telemetry.reading.ranges import span
+from gpulab.telemetry.reading.resolutions import Row, rows
 from gpulab.telemetry.series import store_path
 from gpulab.telemetry.store import Store
 

@@ -161,7 +161,7 @@ import json, os, sqlite3, sys, time
 from gpulab import config
 from gpulab.hardware import hosting, record
 from gpulab.telemetry import sampler, series
-import gpulab.telemetry.bills
+import gpulab.telemetry.reading.bills
 os.environ["GPULAB_DATA_DIR"] = sys.argv[2]
 settings = config.load()
 list(map(str, series.recent(settings, 60)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.telemetry import journal
+from gpulab.telemetry.storing import journal
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

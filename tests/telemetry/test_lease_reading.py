@@ -14,7 +14,7 @@ import pytest
 from gpulab import config
 from gpulab.allocation.leases import LeaseRecord
 from gpulab.config import Settings
-from gpulab.telemetry.lease_reading import LeaseReading
+from gpulab.telemetry.sampling.lease_reading import LeaseReading
 
 HOLD = "import gpulab; lease = gpulab.acquire(); print(lease.id, flush=True); input()"
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gpulab.telemetry.pacing import Pace
-from gpulab.telemetry.wake import Stop, Wake
+from gpulab.telemetry.sampling.pacing import Pace
+from gpulab.telemetry.sampling.wake import Stop, Wake
 
 
 class Clock:

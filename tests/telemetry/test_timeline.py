@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulab.telemetry.report import DeviceReport, Report
-from gpulab.telemetry.rows import Sample
-from gpulab.telemetry.timeline import figure, svg
+from gpulab.telemetry.reporting.timeline import figure, svg
+from gpulab.telemetry.storing.rows import Sample
 
 GIB = 2**30
 Of = Callable[[float], Sample | None]

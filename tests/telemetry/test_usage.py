@@ -10,8 +10,8 @@ from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
 from gpulab.hardware.devices import Device, DriverState, Memory, Process, Snapshot
 from gpulab.telemetry import series
-from gpulab.telemetry.rows import Usage
 from gpulab.telemetry.store import Store
+from gpulab.telemetry.storing.rows import Usage
 
 NOON = 1_800_000_000.0
 """A full minute, though not a full hour."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpulab.telemetry import verdict
 from gpulab.telemetry.report import DeviceReport, Report
-from gpulab.telemetry.rows import Sample
-from gpulab.telemetry.verdict import Verdict
+from gpulab.telemetry.reporting import verdict
+from gpulab.telemetry.reporting.verdict import Verdict
+from gpulab.telemetry.storing.rows import Sample
 
 GIB = 2**30
 

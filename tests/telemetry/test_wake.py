@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpulab.config import Settings
-from gpulab.telemetry.wake import Stop, Wake, look, wake_path
+from gpulab.telemetry.sampling.wake import Stop, Wake, look, wake_path
 
 
 def test_who_asks_ends_the_wait_and_many_who_ask_end_one(settings: Settings) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from gpulab import config
 from gpulab.config import Settings
-from gpulab.telemetry import watches
-from gpulab.telemetry.watches import Watches, watch, watches_path
+from gpulab.telemetry.sampling import watches
+from gpulab.telemetry.sampling.watches import Watches, watch, watches_path
 
 WATCH = """
 from gpulab import config

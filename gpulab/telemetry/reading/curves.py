@@ -11,10 +11,10 @@ from collections.abc import Collection
 from typing import Any
 
 from gpulab.config import Settings
-from gpulab.telemetry.reading import opened
-from gpulab.telemetry.rollups import PERIODS, longest_period
-from gpulab.telemetry.rows import Point
-from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, MINUTE, TEN
+from gpulab.telemetry.reading.file import opened
+from gpulab.telemetry.storing.rollups import PERIODS, longest_period
+from gpulab.telemetry.storing.rows import Point
+from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MAX_ID, MINUTE, TEN
 
 __all__ = ["reduced"]
 

@@ -13,10 +13,10 @@ from gpulab.config import Settings
 from gpulab.errors import RequestError
 from gpulab.hardware.record import latest
 from gpulab.telemetry import series
-from gpulab.telemetry.reading import opened
-from gpulab.telemetry.rollups import PERIODS, intervals, longest_period
-from gpulab.telemetry.schema import HOUR, ID_BITS, MINUTE, key_of
+from gpulab.telemetry.reading.file import opened
 from gpulab.telemetry.series import Rollup, Sample
+from gpulab.telemetry.storing.rollups import PERIODS, intervals, longest_period
+from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MINUTE, key_of
 
 __all__ = ["RESOLUTIONS", "Known", "Row", "Segment", "known_devices", "plan", "rows", "rows_of"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpulab.allocation.naming import HIDDEN
 from gpulab.telemetry import prometheus
-from gpulab.telemetry.summary import DeviceSummary, Summary, UserSummary
+from gpulab.telemetry.reading.summary import DeviceSummary, Summary, UserSummary
 
 __all__ = ["of_all_hosts"]
 

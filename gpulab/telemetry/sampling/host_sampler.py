@@ -11,8 +11,8 @@ from gpulab.allocation.directory import LeaseDirectory, find
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, LeaseDirectoryError
 from gpulab.hardware import hosting
-from gpulab.telemetry.election import holder, is_in_office, note_pid, take_lock
-from gpulab.telemetry.sampling import Place, Sampling
+from gpulab.telemetry.sampling.election import holder, is_in_office, note_pid, take_lock
+from gpulab.telemetry.sampling.loop import Place, Sampling
 
 __all__ = ["AlreadyServingError", "HostSampler"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gpulab.hardware.devices import Device
-from gpulab.telemetry.facts import Facts, clean
+from gpulab.telemetry.exporting.facts import Facts, clean
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable
 
 from gpulab.config import Settings
-from gpulab.telemetry.reading import opened
-from gpulab.telemetry.rollups import PERIODS, intervals, longest_period
-from gpulab.telemetry.rows import Usage
-from gpulab.telemetry.schema import HOUR, ID_BITS, MINUTE
-from gpulab.telemetry.usage import NOBODY, attribute, held_seconds, presence, tenures
+from gpulab.telemetry.reading.file import opened
+from gpulab.telemetry.storing.rollups import PERIODS, intervals, longest_period
+from gpulab.telemetry.storing.rows import Usage
+from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MINUTE
+from gpulab.telemetry.storing.usage import NOBODY, attribute, held_seconds, presence, tenures
 
 __all__ = ["usage"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gpulab.telemetry.rows import Sample
+from gpulab.telemetry.storing.rows import Sample
 
 __all__ = ["GAP_PERIODS", "Span"]
 

@@ -7,11 +7,11 @@ import time
 
 from gpulab.config import Settings
 from gpulab.hardware import hosting, record
-from gpulab.telemetry.election import is_in_office, lock_path, note_pid
-from gpulab.telemetry.sampling import Place, Sampling
-from gpulab.telemetry.starting import readers_path
-from gpulab.telemetry.wake import wake_path
-from gpulab.telemetry.watches import watches_path
+from gpulab.telemetry.sampling.election import is_in_office, lock_path, note_pid
+from gpulab.telemetry.sampling.loop import Place, Sampling
+from gpulab.telemetry.sampling.starting import readers_path
+from gpulab.telemetry.sampling.wake import wake_path
+from gpulab.telemetry.sampling.watches import watches_path
 
 __all__ = ["IDLE_SECONDS", "Sampler"]
 

@@ -10,8 +10,8 @@ from gpulab.allocation.naming import HIDDEN, public_login
 from gpulab.allocation.records import LeaseRecord
 from gpulab.allocation.status import holding_state
 from gpulab.config import Settings
-from gpulab.telemetry.facts import Facts, Labels, clean
-from gpulab.telemetry.families import gauge
+from gpulab.telemetry.exporting.facts import Facts, Labels, clean
+from gpulab.telemetry.exporting.families import gauge
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

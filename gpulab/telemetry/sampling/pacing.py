@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpulab.telemetry.wake import Stop, Wake
+from gpulab.telemetry.sampling.wake import Stop, Wake
 
 __all__ = ["CLOSE_SECONDS", "PERIOD_SECONDS", "Pace"]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from gpulab.telemetry.rollups import PERIODS, integrate, intervals, longest_period, roll_up_hour
-from gpulab.telemetry.schema import HOUR, ID_BITS, MINUTE, TEN, key_of
-from gpulab.telemetry.usage import attribute, presence, tenures
+from gpulab.telemetry.storing.rollups import PERIODS, integrate, intervals, longest_period, roll_up_hour
+from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MINUTE, TEN, key_of
+from gpulab.telemetry.storing.usage import attribute, presence, tenures
 
 __all__ = ["HOURS_SECONDS", "MINUTES_SECONDS", "RAW_SECONDS", "free", "is_told", "prune", "roll_up", "shrink"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from gpulab.telemetry.report import DeviceReport, Report
-from gpulab.telemetry.timeline import svg
+from gpulab.telemetry.reporting.timeline import svg
 from gpulab.units import format_bytes, format_duration
 
 __all__ = ["as_html", "as_text"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from gpulab.config import Settings
 from gpulab.telemetry import series
-from gpulab.telemetry.reading import opened
-from gpulab.telemetry.rollups import integrate, intervals
-from gpulab.telemetry.schema import HOUR, MAX_ID, MINUTE
+from gpulab.telemetry.reading.file import opened
 from gpulab.telemetry.series import Rollup
+from gpulab.telemetry.storing.rollups import integrate, intervals
+from gpulab.telemetry.storing.schema import HOUR, MAX_ID, MINUTE
 
 __all__ = ["pieces"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpulab import config
 from gpulab.config import Settings
 from gpulab.hardware import hosting
-from gpulab.telemetry.election import lock_path, log_path, take_lock
+from gpulab.telemetry.sampling.election import lock_path, log_path, take_lock
 
 if TYPE_CHECKING:
     import subprocess

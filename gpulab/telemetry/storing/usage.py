@@ -14,8 +14,8 @@ from bisect import bisect
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpulab.telemetry.rollups import Interval
-from gpulab.telemetry.schema import ID_BITS, MINUTE, key_of
+from gpulab.telemetry.storing.rollups import Interval
+from gpulab.telemetry.storing.schema import ID_BITS, MINUTE, key_of
 
 __all__ = ["NOBODY", "Share", "Tally", "attribute", "held_seconds", "presence", "tenures"]
 

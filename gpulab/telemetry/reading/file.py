@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from gpulab.config import Settings
 from gpulab.hardware import hosting
-from gpulab.telemetry import schema
+from gpulab.telemetry.storing import schema
 
 __all__ = ["history_path", "opened", "store_path", "suspect_path", "trouble"]
 

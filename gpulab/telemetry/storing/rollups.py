@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpulab.telemetry.schema import HOUR, ID_BITS, MAX_ID, key_of
+from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MAX_ID, key_of
 
 __all__ = [
     "MOST_WATTS",

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from gpulab.config import Settings, host_name
 from gpulab.hardware.record import latest
 from gpulab.telemetry import series
-from gpulab.telemetry.pieces import pieces
-from gpulab.telemetry.resolutions import Known, known_devices
+from gpulab.telemetry.reading.pieces import pieces
+from gpulab.telemetry.reading.resolutions import Known, known_devices
 from gpulab.telemetry.series import Rollup
 
 __all__ = ["DeviceSummary", "Summary", "UserSummary", "known_sum", "of_this_host"]

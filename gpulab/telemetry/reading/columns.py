@@ -11,10 +11,10 @@ from array import array
 from typing import Any
 
 from gpulab.config import Settings
-from gpulab.telemetry.reading import opened
-from gpulab.telemetry.resolutions import Known, Row, Segment
-from gpulab.telemetry.rollups import MOST_WATTS, PERIODS, longest_period
-from gpulab.telemetry.schema import ID_BITS, LINKS, MAX_ID, STATES, THROTTLE_REASONS, key_of
+from gpulab.telemetry.reading.file import opened
+from gpulab.telemetry.reading.resolutions import Known, Row, Segment
+from gpulab.telemetry.storing.rollups import MOST_WATTS, PERIODS, longest_period
+from gpulab.telemetry.storing.schema import ID_BITS, LINKS, MAX_ID, STATES, THROTTLE_REASONS, key_of
 
 __all__ = ["raw_columns"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import gpulab
 from gpulab.allocation.policy import is_drained
 from gpulab.hardware.devices import Device
-from gpulab.telemetry.facts import Facts, Labels, clean, labels_of
+from gpulab.telemetry.exporting.facts import Facts, Labels, clean, labels_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily, Metric

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpulab.allocation.records import LeaseRecord
 from gpulab.hardware.devices import Device, Process
-from gpulab.telemetry.encoding import Names, percent_of, size_of
-from gpulab.telemetry.schema import MAX_ID, MINUTE, key_of
+from gpulab.telemetry.storing.encoding import Names, percent_of, size_of
+from gpulab.telemetry.storing.schema import MAX_ID, MINUTE, key_of
 
 __all__ = ["CLOSE_SECONDS", "LeaseLog", "ProcessLog"]
 

@@ -6,7 +6,7 @@ import math
 import sqlite3
 
 from gpulab.hardware.devices import Device
-from gpulab.telemetry.schema import LINKS, MAX_ID, STATES, THROTTLE_REASONS
+from gpulab.telemetry.storing.schema import LINKS, MAX_ID, STATES, THROTTLE_REASONS
 
 __all__ = ["LAST_SECOND", "Names", "device_row", "is_time", "percent_of", "size_of"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab.hardware.throttling import brake_of
 from gpulab.telemetry.report import DeviceReport, Report
-from gpulab.telemetry.rows import Sample
+from gpulab.telemetry.storing.rows import Sample
 
 __all__ = ["figure", "svg"]
 

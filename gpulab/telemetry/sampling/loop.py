@@ -10,10 +10,10 @@ from typing import NamedTuple
 from gpulab.config import Settings
 from gpulab.hardware import record
 from gpulab.hardware.devices import Snapshot
-from gpulab.telemetry.lease_reading import LeaseReading
-from gpulab.telemetry.pacing import CLOSE_SECONDS, PERIOD_SECONDS, Pace
-from gpulab.telemetry.wake import Stop, Wake
-from gpulab.telemetry.watches import Watches
+from gpulab.telemetry.sampling.lease_reading import LeaseReading
+from gpulab.telemetry.sampling.pacing import CLOSE_SECONDS, PERIOD_SECONDS, Pace
+from gpulab.telemetry.sampling.wake import Stop, Wake
+from gpulab.telemetry.sampling.watches import Watches
 
 __all__ = ["Place", "Sampling"]
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from gpulab.config import Settings
 from gpulab.hardware import hosting
-from gpulab.telemetry.wake import look
+from gpulab.telemetry.sampling.wake import look
 
 if sys.platform != "win32":
     import fcntl

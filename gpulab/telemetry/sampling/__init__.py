@@ -1,0 +1,1 @@
+"""Who samples, when, and how others ask for more."""

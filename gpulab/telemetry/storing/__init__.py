@@ -1,0 +1,1 @@
+"""What the history keeps, and how it stays small and sound."""
