@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
-from gpulab.hardware.devices import Snapshot
+from gpulab.hardware.devices import Device, Snapshot
 from gpulab.telemetry.reading.file import suspect_path
 from gpulab.telemetry.series import Sample, recent, store_path
 from gpulab.telemetry.storing import journal, keeping, schema
@@ -184,22 +184,25 @@ class _File:
         ahead = round(now * 1000) - self._newest
         told = ahead == 0 or (ahead < 0 and keeping.is_told(self.connection, now, self._reach))
         with self.connection:
+            devices = self._numbered(snapshot)
             if leases is not None:
                 self._leases.write(now, leases, booted)
                 self._live = leases
             if not told:
-                self._write_devices(snapshot, close=close)
+                self._write_devices(now, devices, close=close)
             if self.minute != now // MINUTE:
                 keeping.roll_up(self.connection, now)
         return not told
 
-    def _write_devices(self, snapshot: Snapshot, *, close: bool) -> None:
-        now = snapshot.time
+    def _numbered(self, snapshot: Snapshot) -> list[tuple[int, Device]]:
         devices = []
         for device in snapshot.devices:
             number = self._names.device(device.uuid, device.name) if device.uuid else None
             if number is not None:
                 devices.append((number, device))
+        return devices
+
+    def _write_devices(self, now: float, devices: list[tuple[int, Device]], *, close: bool) -> None:
         rows = [(key_of(now, number), *device_row(device), self._period) for number, device in devices]
         self.connection.executemany(_INSERT, rows)
         self._processes.write(now, devices, self._live, every=CLOSE_SECONDS if close else MINUTE)

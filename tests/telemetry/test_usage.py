@@ -195,3 +195,11 @@ def test_a_lease_cannot_claim_to_be_older_than_the_machine_is_up_or_the_last_loo
     bench.run(10, gpu(0))
     bench.run(10, gpu(0), lease("aaaaaaaa", ALICE, since=5.0))
     assert series.leases(bench.settings, NOON, NOON + 100)[0].since >= NOON + 5
+
+
+def test_a_lease_of_another_machine_s_devices_is_none_of_this_history(bench: Bench) -> None:
+    """Accounts that rehearse with a simulated machine hold leases in the same directory."""
+    elsewhere = lease("bbbbbbbb", BOB)._replace(gpus=("GPU-simulated",))
+    bench.run(100, gpu(50), lease("aaaaaaaa", ALICE), elsewhere)
+    assert bench.usage().keys() == {ALICE}
+    assert [span.id for span in series.leases(bench.settings, NOON, bench.now)] == ["aaaaaaaa"]

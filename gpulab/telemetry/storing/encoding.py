@@ -83,6 +83,10 @@ class Names:
         number = self._known[key]
         return number if number <= MAX_ID else None
 
+    def has_device(self, uuid: str) -> bool:
+        """Whether a sample ever told of it."""
+        return self._number("SELECT id FROM devices WHERE uuid = ?", uuid) is not None
+
     def owner(self, uid: int | None, name: str | None) -> int:
         return self._named(
             "owner", "owners (uid, name) VALUES (?, ?)", "owners WHERE uid IS ? AND name IS ?", uid, name

@@ -143,8 +143,11 @@ class LeaseLog:
         )
 
     def write(self, now: float, leases: Sequence[LeaseRecord], booted: float) -> None:
-        """Compare with the leases held now; none can be older than `booted`. Raises sqlite3.Error."""
-        live = {lease.id: lease for lease in leases if lease.gpus and not lease.waits}
+        """Compare with the leases held now; none can be older than `booted`. Raises sqlite3.Error.
+
+        A lease that names no device of this history is of another machine, as a simulated one beside it.
+        """
+        live = {lease.id: lease for lease in leases if not lease.waits and self._is_ours(lease)}
         looked = self._looked
         fresh = looked is not None and 0 <= now - looked <= _LOOK_SECONDS
         before = dict(self._open)
@@ -159,6 +162,9 @@ class LeaseLog:
                 self._begin(lease, terms, now, now)
         if looked is None or before != self._open or not 0 <= now - looked < _SEEN_EVERY:
             self._see(now)
+
+    def _is_ours(self, lease: LeaseRecord) -> bool:
+        return any(self._names.has_device(uuid) for uuid in lease.gpus)
 
     def _begin(self, lease: LeaseRecord, terms: tuple[object, ...], since: float, now: float) -> None:
         owner = self._names.owner(lease.uid, lease.user)
