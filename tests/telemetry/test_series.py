@@ -107,3 +107,29 @@ def test_a_curve_of_what_is_older_than_the_raw_samples_comes_from_minutes(
         written.add(device(0), step=60)
     curve = series.reduced(settings, NOON, NOON + 600, points=100)["GPU-a"]
     assert [point.gpu_percent for point in curve] == [70] * 10
+
+
+def test_samples_that_are_closer_while_somebody_watches_weigh_no_more_in_a_curve(
+    settings: Settings, written: Written
+) -> None:
+    for _ in range(30):
+        for step in (*[1.0] * 7, 0.2):
+            written.add(device(0), step=step)
+        for step in (*[0.2] * 9, 1.0):
+            written.add(device(100), step=step)
+    points = series.reduced(settings, NOON, NOON + 300, points=30)["GPU-a"]
+    mean = sum(point.gpu_percent or 0 for point in points) / len(points)
+    assert mean == pytest.approx(100 * 2.0 / 10, abs=3)
+
+
+def test_a_clock_that_once_ran_ahead_takes_no_newest_minute_from_a_curve(
+    settings: Settings, written: Written
+) -> None:
+    written.now = NOON + 3e8
+    for _ in range(130):
+        written.add(device(10))
+    written.now = NOON
+    for _ in range(3650):
+        written.add(device(50))
+    points = series.reduced(settings, NOON, NOON + 3650)["GPU-a"]
+    assert NOON + 3650 - points[-1].time < 13
