@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpulab"
 LAYERS = [
     {"errors"},
-    {"config", "configfiles", "rules", "settings", "units"},
+    {"config", "configfiles", "plotting", "rules", "settings", "units"},
     {"hardware"},
     {"limits"},
     {"allocation"},

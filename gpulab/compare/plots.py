@@ -6,17 +6,16 @@ on a light page and on a dark one.
 
 from __future__ import annotations
 
-import io
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from gpulab.compare.judgement import Column, column_summary, crossing, fastest_gpu
 from gpulab.compare.tables import circumstances, format_seconds
 from gpulab.compare.timing import Summary, summarize
+from gpulab.plotting import GROUND, INK, Plot, style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,29 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUND", "INK", "Plot", "draw"]
 
-GROUND, INK, FAINT = "#ffffff", "#1c2430", "#5b6675"
+FAINT = "#5b6675"
 CPU, GPU, IN, OUT = "#2f5fb3", "#2c7a3f", "#a8570e", "#8a3f8f"
 """Each has a contrast of at least 4.5 with the ground; sides also differ by marker and dashes."""
 
 
-class Plot(Figure):
-    """A Matplotlib figure that notebooks show by itself, with a text alternative in `description`."""
-
-    description = ""
-
-    def savefig(self, fname: Any, **options: Any) -> None:
-        """As Matplotlib's, on our ground: a user's dark style would put its own behind our dark ink."""
-        super().savefig(fname, **{"facecolor": self.get_facecolor(), **options})
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=120)
-        return buffer.getvalue()
-
-
 def draw(result: Result) -> Plot:
     """Median time against size in logarithms, with the interval as a band; transfers; the crossover."""
-    with mpl.rc_context(_style()):
+    with mpl.rc_context(style()):
         figure = Plot(figsize=(8.0, 4.8), layout="constrained")
         axes = figure.add_subplot()
         _sides(axes, result)
@@ -61,22 +45,6 @@ def draw(result: Result) -> Plot:
             figure.supxlabel(textwrap.fill(missing.strip(), 105), fontsize=9)
         figure.description = f"{result.title}: time against {result.unit}. {missing}{result.verdict}"
     return figure
-
-
-def _style() -> dict[Any, Any]:
-    """Matplotlib's own style with our ink; the user's may be made for another ground."""
-    keep = {"backend", "backend_fallback", "interactive", "toolbar", "webagg.open_in_browser"}
-    style = {key: value for key, value in mpl.rcParamsDefault.items() if key not in keep}
-    ink = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    return {
-        **style,
-        **dict.fromkeys(ink, INK),
-        "figure.facecolor": GROUND,
-        "axes.facecolor": GROUND,
-        "savefig.facecolor": GROUND,
-        "savefig.transparent": False,
-        "text.parse_math": False,  # a label is no formula
-    }
 
 
 def _sides(axes: Any, result: Result) -> None:

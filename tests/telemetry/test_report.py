@@ -238,5 +238,6 @@ def test_names_of_devices_cannot_break_the_page(write: Write) -> None:
 def test_the_figure_has_a_panel_for_each_gpu(write: Write, tmp_path: Any) -> None:
     drawn = write(device).plot()
     assert len(drawn.axes) == 2  # busy, and memory beside it
+    assert drawn._repr_png_().startswith(b"\x89PNG")  # what a notebook shows by itself
     drawn.savefig(tmp_path / "report.png")
     assert os.path.getsize(tmp_path / "report.png") > 5000

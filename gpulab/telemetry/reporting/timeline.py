@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.throttling import brake_of
 from gpulab.telemetry.report import DeviceReport, Report
 from gpulab.telemetry.storing.rows import Sample
+
+if TYPE_CHECKING:
+    from gpulab.plotting import Plot
 
 __all__ = ["figure", "svg"]
 
@@ -44,21 +47,30 @@ def svg(report: Report, device: DeviceReport) -> str:
     )
 
 
-def figure(report: Report) -> Any:
-    """A matplotlib figure, one panel for each GPU; not shown, and not known to pyplot."""
-    from matplotlib.figure import Figure
+def figure(report: Report) -> Plot:
+    """One panel for each GPU: utilization as an area, memory as a line, over the seconds of the cell."""
+    import matplotlib as mpl  # only who asks for a figure pays for it
+
+    from gpulab.plotting import Plot, style
 
     panels = max(1, len(report.devices))
-    drawn = Figure(figsize=(7, 0.6 + 1.8 * panels), layout="constrained")
-    for axes, device in zip(drawn.subplots(panels, 1, squeeze=False)[:, 0], report.devices, strict=False):
-        times = [sample.time - report.start for sample in device.samples]
-        axes.fill_between(times, [_number(s.gpu_percent) for s in device.samples], alpha=0.3, color=_BUSY)
-        axes.set(ylim=(0, 100), ylabel="busy (%)", title=device.label, xlim=(0, report.wall_seconds))
-        beside = axes.twinx()
-        beside.plot(times, [_number(s.memory_used_bytes) / 2**30 for s in device.samples], color=_MEMORY)
-        beside.set(ylabel="memory (GiB)", ylim=(0, None))
-        axes.set_xlabel("seconds" + (", simulated" if report.simulated else ""))
+    with mpl.rc_context(style()):
+        drawn = Plot(figsize=(7, 0.6 + 1.8 * panels), layout="constrained")
+        for axes, device in zip(drawn.subplots(panels, 1, squeeze=False)[:, 0], report.devices, strict=False):
+            _panel(axes, report, device)
+    names = ", ".join(device.label for device in report.devices)
+    drawn.description = f"Utilization and memory of {names} over {report.wall_seconds:.1f} s"
     return drawn
+
+
+def _panel(axes: Any, report: Report, device: DeviceReport) -> None:
+    times = [sample.time - report.start for sample in device.samples]
+    axes.fill_between(times, [_number(s.gpu_percent) for s in device.samples], alpha=0.3, color=_BUSY)
+    axes.set(ylim=(0, 100), ylabel="busy (%)", title=device.label, xlim=(0, report.wall_seconds))
+    beside = axes.twinx()
+    beside.plot(times, [_number(s.memory_used_bytes) / 2**30 for s in device.samples], color=_MEMORY)
+    beside.set(ylabel="memory (GiB)", ylim=(0, None))
+    axes.set_xlabel("seconds" + (", simulated" if report.simulated else ""))
 
 
 def _number(value: float | None) -> float:
