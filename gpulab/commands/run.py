@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import gc
 import os
 import signal
 import sys
+import time
 
 from gpulab import config
+from gpulab.allocation.claims import claim_name, is_locked, open_claim
 from gpulab.allocation.grants import Lease, grant, ranking
+from gpulab.allocation.leases import HeldLease
 from gpulab.allocation.policy import Request
 from gpulab.config import POLICIES, Settings
 from gpulab.errors import NoFreeGpuError, NoGpuError, RequestError
-from gpulab.hardware import nvml
+from gpulab.hardware import hosting, nvml
 from gpulab.hardware.devices import Snapshot
 from gpulab.units import parse_bytes, parse_duration
 
 __all__ = ["add_arguments", "run"]
+
+_SAMPLED_AFTER_SECONDS = 2.0
+"""A command that ends sooner would leave a line or two of history, and a sampler that goes on for nothing."""
+_GIVEN_UP_AFTER_SECONDS = 20
 
 _REMEDIES = {
     errno.EACCES: "check its permissions",
@@ -72,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
             raise type(error)(f"{error} (--allow-cpu runs the command without a GPU.)") from None
         _tell(f"{error} Running on the CPU (--allow-cpu).")
         return _become(command, {**config.without_lease(), **config.masked("", settings)})
-    return _become(command, _environment(lease))
+    environment = _environment(lease)
+    _see_to_sampling(lease, settings)
+    return _become(command, environment)
 
 
 def _take(request: Request, settings: Settings, seconds: float | None) -> Lease:
@@ -104,6 +114,43 @@ def _environment(lease: Lease) -> dict[str, str]:
         os.set_inheritable(lease.held.fd, True)
         environment["GPULAB_LEASE_FD"] = str(lease.held.fd)
     return environment
+
+
+def _see_to_sampling(lease: Lease, settings: Settings) -> None:
+    """Leave a process behind, no child of the command, that starts the sampler if the command stays."""
+    if lease.held is None or os.getpid() == 1 or hosting.serving(settings):
+        return  # process 1 is given everybody's orphans, so the command would have a child after all
+    with contextlib.suppress(OSError):  # no process to be had, or a parent that ignores SIGCHLD
+        child = os.fork()  # it has closed the lease's descriptor: see claims.py
+        if child == 0:
+            _in_child(lease.held, settings)
+        os.waitpid(child, 0)
+
+
+def _in_child(held: HeldLease, settings: Settings) -> None:
+    """Let go of all that was inherited, before the command runs; then wait in a child of one's own."""
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.setsid()
+        os.chdir("/")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):  # that of the listing itself is closed
+                os.dup2(nothing, descriptor) if descriptor < 3 else os.close(descriptor)
+        if os.fork() == 0:
+            signal.alarm(_GIVEN_UP_AFTER_SECONDS)
+            time.sleep(_SAMPLED_AFTER_SECONDS)
+            _start_sampler(held, settings)
+    finally:
+        os._exit(0)  # never into the caller's code, whatever happened
+
+
+def _start_sampler(held: HeldLease, settings: Settings) -> None:
+    fd = open_claim(held.directory, claim_name(held.kind, held.id))
+    if fd is not None and is_locked(fd):
+        from gpulab.telemetry.sampling.starting import ensure
+
+        ensure(settings)
 
 
 def _become(command: list[str], environment: dict[str, str]) -> int:

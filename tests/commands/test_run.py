@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from gpulab import config
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
+from gpulab.telemetry.sampling.election import lock_path, running_pid
 
 from .conftest import Run, Start
 
@@ -302,3 +304,55 @@ def test_explain_prints_each_place_with_its_reason(gpulab: Run) -> None:
     assert head == "By policy idlest, best first:"
     assert len(places) == 8
     assert all(place.startswith("GPU ") and "free" in place for place in places)
+
+
+@pytest.fixture
+def sampler_ends() -> Iterator[None]:
+    """The sampler that a test has had started is ended with it."""
+    yield
+    pid = running_pid(config.load())
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("sampler_ends")
+def test_a_command_that_stays_is_sampled_though_nobody_looks(
+    start: Start, until: Callable[..., None]
+) -> None:
+    process, _ = running(start)
+    until(lambda: running_pid(config.load()), "a sampler")
+    process.kill()  # type: ignore[attr-defined]
+    process.wait()  # type: ignore[attr-defined]
+    assert live_leases(config.load()) == ()
+
+
+def test_a_command_that_has_ended_starts_no_sampler(gpulab: Run, until: Callable[..., None]) -> None:
+    marker = f"GPULAB_TEST_MARKER={os.getpid()}-{time.monotonic_ns()}"
+    name, _, value = marker.partition("=")
+    os.environ[name] = value
+    try:
+        assert gpulab("run", "--", "true").returncode == 0
+        assert live_leases(config.load()) == ()
+    finally:
+        del os.environ[name]
+    until(lambda: not processes_with(marker), "the end of the process that looks after the command")
+    assert not os.path.exists(lock_path(config.load()))
+
+
+def test_the_command_has_no_child_that_it_does_not_know(gpulab: Run) -> None:
+    code = (
+        "import os, time; time.sleep(0.2)\n"
+        "try: os.waitpid(-1, os.WNOHANG); print('a child')\n"
+        "except ChildProcessError: print('no child')\n"
+    )
+    assert gpulab("run", "--", sys.executable, "-c", code).stdout == "no child\n"
+
+
+def processes_with(marker: str) -> list[str]:
+    """Those that were started with this in their environment, as far as they may be looked at."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+    return found
