@@ -13,6 +13,7 @@ from gpulab.hardware.throttling import brake_of
 from gpulab.telemetry import series
 from gpulab.telemetry.reporting.spans import Span
 from gpulab.telemetry.reporting.verdict import Verdict, judge
+from gpulab.telemetry.storing.rollups import MOST_WATTS
 from gpulab.telemetry.storing.rows import ProcessRow, Sample
 
 __all__ = ["DeviceReport", "Report", "between"]
@@ -235,7 +236,7 @@ def _label(uuid: str, device: Device | None) -> str:
 
 
 def _energy(span: Span) -> tuple[float | None, str | None]:
-    joules = span.counted(lambda s: s.energy_joules)
+    joules = span.counted(lambda s: s.energy_joules, MOST_WATTS)
     if joules is not None:
         return joules, "counter"
     joules = span.integrated(lambda s: s.power_watts)

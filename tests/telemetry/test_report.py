@@ -111,6 +111,19 @@ def test_nothing_is_summed_over_a_gap(write: Write) -> None:
     assert "<polyline" in silent._repr_html_()
 
 
+@pytest.mark.parametrize(
+    "counter", [lambda t: 50 + t if t < 0 else 500 * t, lambda t: 5e6 if t > 4 else 500 * t]
+)
+def test_an_energy_counter_that_cannot_be_true_gives_way_to_the_power(
+    write: Write, counter: Callable[[float], float]
+) -> None:
+    """One that began anew and has passed its old value since, and one that leaps."""
+    report = write(lambda t: device(t, energy_joules=counter(t), power_watts=300.0))
+    (found,) = report.devices
+    assert found.energy_source == "power"
+    assert found.energy_joules == pytest.approx(300 * 5, rel=0.01)
+
+
 def test_an_energy_counter_that_starts_over_says_nothing(write: Write) -> None:
     (gpu,) = write(lambda t: device(t, energy_joules=5000.0 if t < 3 else 10.0, power_watts=None)).devices
     assert gpu.energy_joules is None

@@ -6,6 +6,7 @@ is told by the sample just after it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from gpulab.telemetry.storing.rows import Sample
@@ -63,9 +64,15 @@ class Span:
         """The part of the known time, from 0 to 1, for which something holds."""
         return self.mean(lambda s: None if (held := holds(s)) is None else float(held))
 
-    def counted(self, read: Read) -> float | None:
-        """By how much a counter grew from start to end; None if it is not known near both."""
+    def counted(self, read: Read, fastest: float) -> float | None:
+        """By how much a counter grew from start to end; None if it is not known near both.
+
+        None also if it began anew meanwhile, or grew by more than `fastest` a second, which no device can.
+        """
         known = [(s.time, value) for s in self._around if (value := read(s)) is not None]
+        steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(known)]
+        if not all(0 <= grown <= fastest * seconds for seconds, grown in steps):
+            return None
         first, last = _at(known, self.start), _at(known, self.end)
         return None if first is None or last is None or last < first else last - first
 
