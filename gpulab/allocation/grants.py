@@ -100,10 +100,12 @@ class Lease:
             )
         using = session.cuda_started(self.gpus) if self.is_held() else False
         if using is not False:
-            why = "is using its GPU" if using else "may be using its GPU (the driver does not say)"
             raise LeaseError(
-                f"This process {why}, so the GPU cannot be given back while it lives; "
+                "This process is using its GPU, so the GPU cannot be given back while it lives; "
                 "restart or shut down the kernel."
+                if using
+                else "This process has loaded CUDA, and the driver does not say now whether it uses its GPU, "
+                "as in a pause and just after one; try again in a few seconds, or restart the kernel."
             )
         self.held.give_up()
         session.detach(self)

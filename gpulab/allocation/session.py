@@ -25,6 +25,7 @@ __all__ = [
     "acquire",
     "adopt",
     "attach",
+    "cuda_loaded",
     "cuda_started",
     "current",
     "detach",
@@ -217,7 +218,7 @@ def cuda_started(gpus: tuple[str, ...] | None) -> bool | None:
     """Whether this process computes on a GPU: it has opened CUDA's device file, or NVML names it.
 
     NVML is asked only about `gpus`, through the sampler's record; None leaves it out. The answer is
-    None if NVML does not say who uses them.
+    None if NVML does not say who uses them, and this process may: it has loaded the driver's library.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir("/proc/self/fd"):
@@ -233,7 +234,14 @@ def cuda_started(gpus: tuple[str, ...] | None) -> bool | None:
     if any(process.pid == os.getpid() for device in devices for process in device.processes or ()):
         return True
     told = len(devices) == len(gpus) and all(device.processes is not None for device in devices)
-    return False if told else None
+    return None if not told and cuda_loaded() else False
+
+
+def cuda_loaded() -> bool:
+    """Whether the driver's library is in this process; where it is not, CUDA cannot have started."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        return any("/libcuda.so" in line for line in maps)
+    return False  # no /proc: not a system with CUDA
 
 
 def _inherited(settings: Settings, lease_id: str) -> lease_files.HeldLease | None:

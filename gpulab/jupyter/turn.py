@@ -252,11 +252,7 @@ def cuda_has_started() -> bool:
 
     The driver's library alone counts: whoever has loaded it may have asked it for its devices.
     """
-    if session.cuda_started(None):
-        return True
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        return any("/libcuda.so" in line for line in maps)
-    return False
+    return bool(session.cuda_started(None)) or session.cuda_loaded()
 
 
 def _introduce(ticket: HeldTicket, settings: Settings) -> None:

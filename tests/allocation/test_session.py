@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from gpulab.allocation.leases import live_leases
 from gpulab.allocation.policy import Request
 from gpulab.allocation.tickets import waiting_now
 from gpulab.errors import LeaseError, NoFreeGpuError, NoGpuError, RequestError
+from gpulab.hardware import pausing
 
 FRAMEWORKS = (
     "CUPY_GPU_MEMORY_LIMIT",
@@ -181,6 +183,24 @@ def test_a_mask_from_outside_is_never_widened(monkeypatch: pytest.MonkeyPatch) -
     lease.release()
     with pytest.raises(NoGpuError, match="outside CUDA_VISIBLE_DEVICES"):
         gpulab.acquire(2)
+
+
+def test_in_a_pause_a_process_without_cuda_releases_and_one_with_it_is_told_to_try_again(
+    tmp_path: Path,
+) -> None:
+    lease = gpulab.acquire()
+    pausing.pause(config.load())
+    library = tmp_path / "libcuda.so.1"
+    library.write_bytes(b"\0" * 4096)
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),
+        pytest.raises(LeaseError, match="in a pause and just after one; try again in a few seconds"),
+    ):
+        lease.release()
+    assert lease.is_held()
+    lease.release()
+    assert live_leases(config.load()) == ()
 
 
 def test_a_process_that_nvml_names_cannot_release(two_gpus: Path) -> None:
