@@ -11,7 +11,7 @@ from gpulab import config
 from gpulab.allocation import session
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
-from gpulab.hardware import mask, record
+from gpulab.hardware import mask, pausing, record
 from gpulab.hardware.devices import Snapshot
 from gpulab.hardware.owners import sees_host_processes
 from gpulab.jupyter import turn
@@ -125,10 +125,12 @@ def _take(
         cpu_seconds=max(0.0, end.cpu - begin.cpu),
         due_seconds=due,
     )
-    if found.devices:
+    paused = pausing.paused(settings)
+    if found.devices and (paused is None or found.got):
         return Taken(found, None)
+    found = found._replace(devices=())  # in a pause they were last seen before the cell, if at all
     no_gpu = _no_gpu(settings, snapshot, uuids)
-    return Taken(found._replace(reason=no_gpu or why or found.reason), no_gpu)
+    return Taken(found._replace(reason=no_gpu or paused or why or found.reason), no_gpu)
 
 
 def _own_devices(settings: Settings, snapshot: Snapshot | None) -> Uuids:
@@ -146,7 +148,12 @@ def _own_devices(settings: Settings, snapshot: Snapshot | None) -> Uuids:
 
 
 def _no_gpu(settings: Settings, snapshot: Snapshot | None, uuids: Uuids) -> str | None:
-    """Why this kernel has none, in words that go on from "this kernel has no GPU:"."""
+    """Why this kernel has none, in words that go on from "this kernel has no GPU:".
+
+    One that holds a lease in a pause has its GPU: it is only that nobody samples it.
+    """
+    if session.current() is not None and pausing.paused(settings) is not None:
+        return None
     if snapshot is not None and not snapshot.driver.ok:
         return snapshot.driver.message
     if uuids == ():

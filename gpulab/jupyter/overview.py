@@ -107,6 +107,8 @@ def _mine(mine: Lease | None, snapshot: Snapshot, reason: str | None) -> tuple[s
     sentences = [f"This kernel has {share}{named} ({mine.mode}), lease {mine.id}."]
     if mine.reason:
         sentences.append(f"Why {'this one' if len(mine.gpus) == 1 else 'these'}: {mine.reason}.")
+    if snapshot.driver.message:  # a pause, or a driver that fails: why there are no figures
+        sentences.append(snapshot.driver.message)
     return tuple(sentences)
 
 

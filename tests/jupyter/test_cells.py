@@ -18,6 +18,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from gpulab import config
+from gpulab.hardware import pausing
 from gpulab.telemetry import sampler
 from gpulab.telemetry.sampling.watches import watches_path
 
@@ -190,6 +191,20 @@ def test_an_interrupted_cell_is_interrupted_and_reported_on(
     assert error["ename"] in ("KeyboardInterrupt", "CancelledError")
     assert not any("gpulab" in part for part in error["traceback"])
     assert report["data"]["text/plain"].startswith(REPORT)
+
+
+def test_in_a_pause_a_kernel_with_a_lease_is_told_of_the_pause_and_keeps_its_gpu(own_place: Place) -> None:
+    own_place.machine = own_place.scenario(devices=[{"profile": "t4"}])
+    with running(own_place) as kernel:
+        settings = config.load({**config.inherited(), **own_place.environment()})
+        pausing.pause(settings)
+        told = str(kernel.shown("%%gpu\nx = 1"))
+        assert "paused for this account since" in told
+        assert "has no GPU" not in told
+        overview = str(kernel.shown("%gpu"))
+        assert "This kernel has " in overview
+        assert "paused for this account since" in overview
+        assert "is given back" in kernel.run("%gpu release")
 
 
 def test_a_cell_that_is_interrupted_before_it_began_does_not_run(own_place: Place) -> None:
