@@ -19,10 +19,11 @@ from gpulab.allocation.leases import live
 from gpulab.allocation.records import LeaseRecord
 from gpulab.allocation.status import leases_report
 from gpulab.config import Settings
+from gpulab.hardware import pausing
 from gpulab.hardware.record import latest
 from gpulab.units import format_bytes, format_duration
 
-__all__ = ["add_arguments", "owner", "queue_lines", "run"]
+__all__ = ["add_arguments", "holding_lines", "owner", "queue_lines", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +69,15 @@ def queue_lines(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield f"waiting, place {entry['position']}: {owner(entry)}, {what}{priority}, for {waited}{silent}"
 
 
+def holding_lines(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Who has what, from the report's entries, where no driver tells the GPUs' numbers."""
+    for entry in entries:
+        share = f"{format_bytes(entry['memory_bytes'])} of " if entry["mode"] == "shared" else ""
+        process = f" (process {entry['pid']})" if entry["pid"] else ""
+        held = format_duration(max(0.0, time.time() - datetime.fromisoformat(entry["since"]).timestamp()))
+        yield f"leased: {share}{', '.join(entry['gpus'])} by {owner(entry)}{process}, for {held}"
+
+
 def owner(entry: dict[str, Any]) -> str:
     """The owner of a claim, as far as the administrator lets it be told."""
     return str(entry["user"] or f"uid {entry['uid']}")
@@ -93,7 +103,9 @@ def _places(settings: Settings) -> dict[str, int]:
 def _notes(settings: Settings, scope: str, *, unnumbered: bool) -> Iterator[str]:
     if settings.simulate is not None:
         yield "simulated machine, no real GPU"
-    if unnumbered:
+    if unnumbered and pausing.paused(settings) is not None:
+        yield "during a pause the GPUs are known by their UUIDs only"
+    elif unnumbered:
         yield "no sampler has noted the GPUs' numbers; `gpulab status` asks the driver for them"
     if scope == "account":
         yield "leases of this account only; `sudo gpulab setup` makes them host-wide"

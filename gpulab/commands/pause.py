@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from gpulab import config
+from gpulab.allocation.leases import live_leases
+from gpulab.allocation.status import leases_report
+from gpulab.commands.leases import holding_lines
+from gpulab.errors import ConfigError
 from gpulab.hardware import pausing
 
 __all__ = ["add_arguments", "run"]
@@ -23,4 +28,16 @@ def run(_: argparse.Namespace) -> int:
     """Begin a pause. Raises GpulabError if its marker cannot be written."""
     found = pausing.pause(config.unruled())  # rules that cannot be read are no reason to hold a GPU
     print(f"{found} A GPU can be reset once the programs on it, and other monitors, have ended.")
+    for line in _holding():
+        print(line)
     return 0
+
+
+def _holding() -> Iterator[str]:
+    """Whom to ask, as far as the rules let this account know it."""
+    try:
+        settings = config.load()
+    except ConfigError:
+        return
+    leases = live_leases(settings)
+    yield from holding_lines(leases_report(leases, settings)["leases"])

@@ -14,7 +14,7 @@ from gpulab import config
 from gpulab.allocation.directory import find
 from gpulab.allocation.leases import live_leases
 from gpulab.allocation.status import status, unlisted
-from gpulab.commands.leases import owner, queue_lines
+from gpulab.commands.leases import holding_lines, owner, queue_lines
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, RequestError
 from gpulab.hardware import nvml, scenario
@@ -76,6 +76,8 @@ def _page(report: dict[str, Any], settings: Settings) -> Any:
     parts.append(Text(sentence, style="dim" if known else "yellow"))
     if report["devices"]:
         parts.append(_table(report))
+    elif report["leases"]:  # as in a pause: those who hold a GPU hold it still
+        parts += [Text(line) for line in holding_lines(report["leases"])]
     parts += [Text(line) for line in queue_lines(report["waiting"] or ())]
     parts += [Text(trouble(device), style="yellow") for device in report["devices"] if device["message"]]
     return Group(*parts)

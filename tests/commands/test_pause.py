@@ -73,6 +73,26 @@ def test_a_process_that_had_nvml_open_lets_go_of_it_and_takes_it_up_again(
     nvml.shutdown()
 
 
+def test_who_holds_a_gpu_is_named_by_the_pause_and_by_status_and_leases_in_it(
+    until: Callable[..., None],
+) -> None:
+    settings = config.load()
+    held = subprocess.Popen(administered.command(None, "run", "--", "sleep", "100"))
+    try:
+        until(lambda: live_leases(settings), "a lease")
+        (lease,) = live_leases(settings)
+        line = f"leased: {lease.gpus[0]} by {lease.user} (process {held.pid}), for "
+        assert line in gpulab("pause").stdout
+        assert line in " ".join(gpulab("status").stdout.split())
+        shown = gpulab("leases").stdout
+        assert "known by their UUIDs only" in shown
+        assert "asks the driver" not in shown
+    finally:
+        held.kill()
+        held.wait()
+    assert "leased" not in gpulab("pause").stdout
+
+
 def test_who_asks_for_a_gpu_meanwhile_waits_and_gets_it_afterwards(until: Callable[..., None]) -> None:
     gpulab("pause")
     refused = gpulab("run", "--no-wait", "--", "true")
