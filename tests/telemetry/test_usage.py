@@ -10,6 +10,7 @@ from gpulab.allocation.records import LeaseRecord
 from gpulab.config import Settings
 from gpulab.hardware.devices import Device, DriverState, Memory, Process, Snapshot
 from gpulab.telemetry import series
+from gpulab.telemetry.reading.pieces import pieces
 from gpulab.telemetry.store import Store
 from gpulab.telemetry.storing.rows import Usage
 
@@ -203,3 +204,15 @@ def test_a_lease_of_another_machine_s_devices_is_none_of_this_history(bench: Ben
     bench.run(100, gpu(50), lease("aaaaaaaa", ALICE), elsewhere)
     assert bench.usage().keys() == {ALICE}
     assert [span.id for span in series.leases(bench.settings, NOON, bench.now)] == ["aaaaaaaa"]
+
+
+def test_in_a_gap_there_is_no_part_of_the_minute_or_hour_around_it(bench: Bench) -> None:
+    own = lease("aaaaaaaa", ALICE)
+    bench.run(70, gpu(50, process(1, ALICE, None)), own)
+    gap = bench.now
+    bench.now += 40
+    bench.run(4000, gpu(50, process(1, ALICE, None)), own)
+    within = bench.usage(gap + 5, gap + 15)[ALICE]
+    assert (within.held_seconds, within.used_seconds, within.energy_joules) == (10, None, None)
+    assert pieces(bench.settings, gap + 5, gap + 15) == []
+    assert bench.usage(NOON, gap + 20)[ALICE].used_seconds == pytest.approx(69 * 0.5)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from gpulab.config import Settings
 from gpulab.telemetry.reading.file import opened
-from gpulab.telemetry.storing.rollups import PERIODS, intervals, longest_period
+from gpulab.telemetry.storing.rollups import PERIODS, has_finer, intervals, longest_period
 from gpulab.telemetry.storing.rows import Usage
 from gpulab.telemetry.storing.schema import HOUR, ID_BITS, MINUTE
 from gpulab.telemetry.storing.usage import NOBODY, attribute, held_seconds, presence, tenures
@@ -129,9 +129,11 @@ def _from_raw(
 def _in_part(
     connection: sqlite3.Connection, span: Span
 ) -> list[tuple[int, int, float | None, float | None, float | None]]:
-    """Raw rows are gone: the even share of the minute's sum, or of the hour's, in which the span lies."""
+    """The even share of the minute's sum, or of the hour's, in which the span lies; none of a gap."""
     for table, length in (("usage_minutes", MINUTE), ("usage_hours", HOUR)):
         start = math.floor(span[0] / length) * length
+        if has_finer(connection, start, length):
+            return []
         part = (span[1] - span[0]) / length
         rows = connection.execute(_ROLLED % table, (start, start + length)).fetchall()
         if rows and part <= 1:

@@ -9,7 +9,7 @@ from gpulab.config import Settings
 from gpulab.telemetry import series
 from gpulab.telemetry.reading.file import opened
 from gpulab.telemetry.series import Rollup
-from gpulab.telemetry.storing.rollups import integrate, intervals
+from gpulab.telemetry.storing.rollups import has_finer, integrate, intervals
 from gpulab.telemetry.storing.schema import HOUR, MAX_ID, MINUTE
 
 __all__ = ["pieces"]
@@ -54,11 +54,19 @@ def _in_part(settings: Settings, since: float, until: float, place: int) -> list
     level, length = _LEVELS[place - 1]
     found = []
     for begin in range(math.floor(since / length) * length, math.ceil(until), length):
+        if _has_finer(settings, begin, length):
+            continue  # they say that there is a gap
         share = (min(until, begin + length) - max(since, begin)) / length
         for part in series.rollups(settings, begin, begin + length, level=level) if share > 0 else ():
             energy = None if part.energy_joules is None else part.energy_joules * share
             found.append(part._replace(seconds=part.seconds * share, energy_joules=energy))
     return found
+
+
+def _has_finer(settings: Settings, begin: int, length: int) -> bool:
+    with opened(settings) as connection:
+        return connection is not None and has_finer(connection, begin, length)
+    return False
 
 
 def _from_raw(settings: Settings, since: float, until: float) -> list[Rollup]:

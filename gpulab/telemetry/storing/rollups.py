@@ -19,6 +19,7 @@ __all__ = [
     "PERIODS",
     "Interval",
     "Mean",
+    "has_finer",
     "integrate",
     "intervals",
     "longest_period",
@@ -148,6 +149,16 @@ def _row(parts: list[Interval]) -> tuple[object, ...]:
 
 def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
+
+
+def has_finer(connection: sqlite3.Connection, start: int, length: int) -> bool:
+    """Whether the raw rows of a minute, or the minutes of an hour (its first second), are still there."""
+    table, scale = ("minutes", 1) if length == HOUR else ("raw", 1000)
+    span = ((start * scale) << ID_BITS, ((start + length) * scale) << ID_BITS)
+    return (
+        connection.execute(f"SELECT 1 FROM {table} WHERE key >= ? AND key < ? LIMIT 1", span).fetchone()
+        is not None
+    )
 
 
 def roll_up_hour(connection: sqlite3.Connection, start: int) -> None:
