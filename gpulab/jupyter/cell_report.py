@@ -127,7 +127,8 @@ def _take(
     )
     paused = pausing.paused(settings)
     if found.devices and (paused is None or found.got):
-        return Taken(found, None)
+        is_free = session.current() is None and settings.visible_devices is None
+        return Taken(found.of_used() if is_free else found, None)
     found = found._replace(devices=())  # in a pause they were last seen before the cell, if at all
     no_gpu = _no_gpu(settings, snapshot, uuids)
     return Taken(found._replace(reason=no_gpu or paused or why or found.reason), no_gpu)

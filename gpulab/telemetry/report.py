@@ -88,6 +88,16 @@ class Report(NamedTuple):
         """In words, with its figures."""
         return judge(self)
 
+    def of_used(self) -> Report:
+        """The same without devices that this process did not use; for one that may use any of many."""
+        used = tuple(d for d in self.devices if d.own_max_bytes is None or d.own_max_bytes or d.own_percent)
+        if used or not self.devices:
+            return self._replace(devices=used)
+        count = len(self.devices)
+        which = "the GPU" if count == 1 else f"any of the {count} GPUs"
+        reason = f"This process did not use {which} that it can see: the cell ran on the CPU."
+        return self._replace(devices=(), reason=reason)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the single samples."""
         verdict = self.verdict
@@ -165,13 +175,15 @@ def between(
         if uuids is None or uuid in uuids
     )
     devices = tuple(sorted(devices, key=lambda device: device.label))
+    got = min((sum(map(_answered, device.samples)) for device in devices), default=0)
+    due = max(0, math.floor((end - start) / due_seconds + 1e-6))
     return Report(
         start,
         end,
         end - start if wall_seconds is None else wall_seconds,
         cpu_seconds,
-        min((sum(map(_answered, device.samples)) for device in devices), default=0),
-        max(0, math.floor((end - start) / due_seconds + 1e-6)),
+        got,
+        max(got, due),  # one that begins or ends between two can have one more than is due
         bool(snapshot and snapshot.simulated) if simulated is None else simulated,
         devices,
         reason if reason is not None or devices else series.trouble(settings) or _NO_SAMPLES,

@@ -52,8 +52,7 @@ def _head(report: Report) -> str:
     if report.cpu_seconds is not None:
         parts.append(f"{_seconds(report.cpu_seconds)} of CPU time")
     if report.devices:
-        due = max(report.got, report.due)  # a cell that begins or ends between two may have one more
-        parts.append(f"{report.got} of {due} samples")
+        parts.append(f"{report.got} of {report.due} samples")
     return " · ".join([*parts, "simulated"] if report.simulated else parts)
 
 
@@ -67,6 +66,9 @@ def _title(device: DeviceReport) -> str:
 
 def _rows(device: DeviceReport) -> list[tuple[str, str]]:
     rows = [("busy", _busy(device)), ("memory", _memory(device)), ("energy", _energy(device))]
+    if not device.samples:  # none was due in so short a time: then the driver was not asked
+        known = (device.gpu_percent, device.own_max_bytes, device.energy_joules)
+        rows = [row for row, value in zip(rows, known, strict=True) if value is not None]
     if device.braked:
         rows.append(
             (
@@ -98,6 +100,8 @@ def _memory(device: DeviceReport) -> str:
         own = "none by this process"
     else:
         own = f"this process at most {format_bytes(device.own_max_bytes)}{_growth(device.own_growth_bytes)}"
+    if device.memory_max_bytes is None and not device.samples:
+        return own
     used, total = format_bytes(device.memory_max_bytes), format_bytes(device.memory_total_bytes)
     return f"{own}; the GPU at most {used} of {total}"
 

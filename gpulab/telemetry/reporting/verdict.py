@@ -44,6 +44,8 @@ class Verdict(NamedTuple):
 
 def judge(report: Report) -> Verdict:
     """The verdict on the GPU that this process used most."""
+    if not report.devices and report.got:
+        return Verdict("unused", str(report.reason))
     if not report.devices:
         return Verdict("unknown", f"Nothing can be said: {report.reason}")
     device = max(report.devices, key=_weight)
@@ -101,7 +103,8 @@ def _unused(device: DeviceReport) -> Verdict | None:
     if device.own_max_bytes == 0 and not device.own_percent:
         if device.kin:
             return _by_kin(device)
-        more = f" (it was {device.gpu_percent:.0f} % busy with others' work)" if device.gpu_percent else ""
+        whose = "others' work" if device.others else "work of no process that is listed"
+        more = f" (it was {device.gpu_percent:.0f} % busy with {whose})" if device.gpu_percent else ""
         return Verdict("unused", f"This process did not use the GPU{more}: the cell ran on the CPU.")
     busy = _busy(device)
     if busy is not None and busy < UNUSED_PERCENT and device.own_max_bytes:
