@@ -14,6 +14,8 @@ from gpulab.units import format_bytes, format_duration
 
 __all__ = ["check_history"]
 
+_TABLES = (("raw", 1000, 0), ("minutes", 1, 60), ("hours", 1, 3600))
+"""Each with the units of its keys in a second, and the seconds of a row."""
 _PARTS = ("", "-wal", "-journal")
 
 
@@ -45,20 +47,21 @@ def _size(path: str) -> int:
 
 
 def _covered(settings: Settings) -> str:
-    """How far back it goes."""
+    """How far back it goes: a roll-up counts from its start, unless what it was made of begins within it."""
     from gpulab.telemetry.reading import file as reading
     from gpulab.telemetry.storing import schema
 
-    earliest: list[float] = []
+    begin: float | None = None
     with reading.opened(settings) as connection:
         if connection is not None:
-            for table, unit in (("raw", 1000), ("minutes", 1), ("hours", 1)):
+            for table, unit, length in _TABLES:
                 (key,) = connection.execute(f"SELECT min(key) FROM {table}").fetchone()
-                if key is not None:
-                    earliest.append((key >> schema.ID_BITS) / unit)
-    if not earliest:
+                start = None if key is None else (key >> schema.ID_BITS) / unit
+                if start is not None and (begin is None or start + length <= begin):
+                    begin = start
+    if begin is None:
         return "without a sample yet"
-    seconds = time.time() - min(earliest)
+    seconds = time.time() - begin
     return f"goes back {format_duration(max(0.0, seconds))}"
 
 

@@ -12,6 +12,7 @@ from gpulab.config import Settings
 from gpulab.hardware.devices import Device, DriverState, Memory, Snapshot
 from gpulab.telemetry import series
 from gpulab.telemetry.store import Store
+from gpulab.units import format_duration
 
 
 @pytest.fixture
@@ -44,6 +45,17 @@ def test_its_path_its_size_and_how_far_it_goes_back(settings: Settings) -> None:
     assert path == series.store_path(settings)
     assert size.endswith(("KiB", "MiB"))
     assert reach in {"goes back 1 min", "goes back 2 min"}  # a minute that has begun counts as covered
+
+
+def test_it_goes_back_to_its_first_sample_not_to_the_begin_of_that_samples_hour(settings: Settings) -> None:
+    store, begin = Store(settings), (time.time() - 7200) // 3600 * 3600 + 2400
+    for second in range(0, 1800, 1):  # into the next hour, so that the first one is rolled up
+        device = Device(0, "GPU-a", memory=Memory(used_bytes=1), gpu_percent=50.0)
+        store.append(Snapshot(begin + second, DriverState(), (device,), simulated=True))
+    store.close()
+    before = format_duration(time.time() - begin)
+    ((_, message),) = states(settings)
+    assert message.endswith((f"goes back {before}", f"goes back {format_duration(time.time() - begin)}"))
 
 
 def test_a_history_of_a_newer_version_is_a_failure_with_its_sentence(settings: Settings) -> None:
