@@ -123,6 +123,24 @@ def test_it_says_in_one_line_what_it_does_and_ends_cleanly(serve: Any, until: Wa
     assert service.end_of_it() == (0, "")
 
 
+def test_where_no_driver_answers_it_says_so_once_with_the_reason_and_goes_on(
+    serve: Any, until: Wait, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "machine.json"
+    faults = [{"call": "nvmlInit*", "code": 12}]
+    scenario.write_text(json.dumps({"devices": [{"profile": "t4"}], "faults": faults}))
+    service = serve("--port", "0", GPULAB_SIMULATE=str(scenario))
+    service.told()
+    assert service.process.stderr is not None
+    line = service.process.stderr.readline()
+    assert line.startswith("No GPU is sampled now: NVIDIA's library libnvidia-ml is not on this machine")
+    assert "goes on" in line
+    scenario.write_text(json.dumps({"devices": [{"profile": "t4"}]}))
+    until(lambda: service.value("gpulab_up") == 1, "the driver")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.end_of_it() == (0, "")
+
+
 def test_what_it_samples_is_the_record_that_others_read(serve: Any, until: Wait) -> None:
     service = serve("--port", "0")
     service.told()

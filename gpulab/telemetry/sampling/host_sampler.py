@@ -11,6 +11,7 @@ from gpulab.allocation.directory import LeaseDirectory, find
 from gpulab.config import Settings
 from gpulab.errors import GpulabError, LeaseDirectoryError
 from gpulab.hardware import hosting
+from gpulab.hardware.devices import Snapshot
 from gpulab.telemetry.sampling.election import holder, is_in_office, note_pid, take_lock
 from gpulab.telemetry.sampling.loop import Place, Sampling
 
@@ -66,6 +67,15 @@ class HostSampler(Sampling):
         if not self.stop.is_set():
             raise LeaseDirectoryError(
                 f"{hosting.lock_path(self.settings)} is gone, so nobody finds this service; start it again."
+            )
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        is_first = self.newest() is None
+        super()._publish(snapshot)
+        if is_first and not snapshot.driver.ok:
+            _LOG.warning(
+                "No GPU is sampled now: %s The service goes on, and asks again each second.",
+                snapshot.driver.message,
             )
 
     def _goes_on(self, *, watched: bool) -> bool:  # noqa: ARG002 - a host's goes on without readers
