@@ -14,6 +14,7 @@ from gpulab.allocation.policy import Request
 from gpulab.allocation.session import Lease
 from gpulab.allocation.waiting import Standing, enqueue, stand
 from gpulab.config import Settings
+from gpulab.hardware import pausing
 from gpulab.hardware.devices import Snapshot
 from gpulab.units import format_bytes, format_duration
 
@@ -43,7 +44,7 @@ def wait(
     with ended_by_signals():
         console = _terminal()
         if console is None:
-            view = _Lines(asked, seconds)
+            view = _Lines(asked, seconds, settings)
             return stand(ticket, request, settings, look, seconds=seconds, tell=view.tell, reason=reason)
         with _Picture(console, asked, snapshot, settings) as view:
             return stand(ticket, request, settings, look, seconds=seconds, tell=view.tell, reason=reason)
@@ -59,13 +60,15 @@ def what(request: Request) -> str:
 class _Lines:
     """For logs and pipes: a line at first, and then one whenever the place changes."""
 
-    def __init__(self, request: Request, seconds: float | None) -> None:
-        self._request = request
+    def __init__(self, request: Request, seconds: float | None, settings: Settings) -> None:
+        self._request, self._settings = request, settings
         self._limit = "" if seconds is None else f" up to {format_duration(seconds)}"
         self._place: int | None = None
+        self._paused: str | None = None
 
     def tell(self, standing: Standing, reason: str) -> None:
         place, total = standing
+        self._tell_pause()
         if place == self._place:
             return
         where = f"place {place} of {total}"
@@ -74,7 +77,20 @@ class _Lines:
         else:
             line = f"Now at {where}."
         self._place = place
-        print(f"gpulab: {line}", file=sys.stderr, flush=True)
+        _say(line)
+
+    def _tell_pause(self) -> None:
+        """Its begin and its end, once each; one that is the reason to wait is told as that."""
+        paused = pausing.paused(self._settings)
+        if paused == self._paused:
+            return
+        self._paused = paused
+        if self._place is not None:
+            _say(paused or "The GPUs are asked again.")
+
+
+def _say(line: str) -> None:
+    print(f"gpulab: {line}", file=sys.stderr, flush=True)
 
 
 class _Picture:
@@ -115,7 +131,7 @@ class _Picture:
         return Group(
             Text(head + simulated, style="bold"),
             self._holders(),
-            Text(reason, style="dim"),
+            Text(pausing.paused(self._settings) or reason, style="dim"),
             Text("Ctrl-C leaves the queue.", style="dim"),
         )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
 from collections.abc import Iterator
 
+from gpulab.allocation.directory import find
 from gpulab.commands.finding import Finding, owner
 from gpulab.config import Settings
+from gpulab.errors import GpulabError
 from gpulab.hardware import hosting, pausing, record
 from gpulab.units import format_duration
 
@@ -33,9 +36,7 @@ def check_sampler(settings: Settings) -> Iterator[Finding]:
     newest = record.latest(settings)
     age = None if newest is None else time.time() - newest.time
     if hosting.serving(settings):
-        yield Finding(
-            "sampler", "ok", "the host's service samples for all accounts; none of one's own is needed"
-        )
+        yield Finding("sampler", "ok", f"a service samples for {_whom(settings)}; no other is needed")
     elif pid is not None and age is not None and -_FRESH_SECONDS < age < _FRESH_SECONDS:
         yield Finding(
             "sampler", "ok", f"this account's own, process {pid}; its record is {max(age, 0.0):.1f} s old"
@@ -96,12 +97,20 @@ def check_service(settings: Settings) -> Iterator[Finding]:
     if distrust is not None:
         yield Finding("service", "note", f"what {place} publishes is not read, because {distrust}")
     elif hosting.serving(settings):
-        yield Finding("service", "ok", f"publishes for all accounts in {machine}{_since(settings)}")
+        yield Finding("service", "ok", f"publishes for {_whom(settings)} in {machine}{_since(settings)}")
     elif os.path.isdir(machine):
         message = (
             f"{machine} is not published to now, so each account samples for itself; start `gpulab serve`"
         )
         yield Finding("service", "note", message)
+
+
+def _whom(settings: Settings) -> str:
+    """For whom a service is one: as far as the lease directory reaches."""
+    with contextlib.suppress(GpulabError):
+        if find(settings).scope == "host":
+            return "all accounts"
+    return "this account"
 
 
 def _since(settings: Settings) -> str:

@@ -93,6 +93,13 @@ def test_who_holds_a_gpu_is_named_by_the_pause_and_by_status_and_leases_in_it(
     assert "leased" not in gpulab("pause").stdout
 
 
+def test_the_doctor_notes_a_pause_once_and_finds_no_fault_with_the_driver() -> None:
+    gpulab("pause")
+    lines = gpulab("doctor").stdout.splitlines()
+    assert [line[:12] for line in lines if "resume" in line] == ["note  paused"]
+    assert not any(line.startswith("FAIL  driver") for line in lines)
+
+
 def test_who_asks_for_a_gpu_meanwhile_waits_and_gets_it_afterwards(until: Callable[..., None]) -> None:
     gpulab("pause")
     refused = gpulab("run", "--no-wait", "--", "true")
@@ -162,6 +169,26 @@ def test_a_kernel_starts_meanwhile_says_why_it_has_no_gpu_and_keeps_its_place(
     until(has_come, "its turn")
     assert found[0].held is not None
     found[0].held.give_up()
+
+
+def test_who_waits_is_told_of_a_pause_and_of_its_end(until: Callable[..., None]) -> None:
+    settings = config.load()
+    held = subprocess.Popen(administered.command(None, "run", "--gpus", "2", "--", "sleep", "100"))
+    until(lambda: live_leases(settings), "a lease on all")
+    waits = subprocess.Popen(
+        administered.command(None, "run", "--", "true"), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert waits.stderr is not None
+        assert "Waiting for a GPU, at place 1 of 1" in waits.stderr.readline()
+        gpulab("pause")
+        assert "paused for this account since" in waits.stderr.readline()
+        gpulab("resume")
+        assert waits.stderr.readline() == "gpulab: The GPUs are asked again.\n"
+    finally:
+        held.kill()
+        held.wait()
+    assert waits.wait(30) == 0
 
 
 def test_who_began_to_wait_in_a_pause_is_served_before_who_comes_after_it(

@@ -86,8 +86,8 @@ def test_a_service_that_publishes_that_has_ended_and_that_is_not_believed(settin
         record.publish(Snapshot(time.time(), DriverState()), settings, host=True)
         state, message = sole(check_service(settings))
         assert state == "ok"
-        assert message.startswith(f"publishes for all accounts in {machine}, as ")
-        assert sole(check_sampler(settings))[1].startswith("the host's service samples for all accounts")
+        assert message.startswith(f"publishes for this account in {machine}, as ")
+        assert sole(check_sampler(settings))[1].startswith("a service samples for this account;")
         Path(hosting.host_dir(settings)).chmod(0o777)
         state, message = sole(check_service(settings))
         assert state == "note"
