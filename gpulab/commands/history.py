@@ -88,6 +88,8 @@ def _of_all_hosts(args: argparse.Namespace, settings: Settings, since: float, un
         raise RequestError(
             "--prometheus sums up and has none of our samples; leave out --csv or --parquet, or use --json."
         )
+    if args.resolution != "auto":
+        raise RequestError("--prometheus sums up and lists no samples; leave out --resolution.")
     url = args.prometheus or settings.prometheus_url
     if not url:
         raise RequestError("Which Prometheus? Write --prometheus http://HOST:9090, or set prometheus_url.")

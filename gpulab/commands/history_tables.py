@@ -49,15 +49,15 @@ def gpu_hours(seconds: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """`850 J`, `123 Wh`, `6.3 kWh`, `1.2 MWh`; `n/a` if unknown."""
+    """`0.24 Wh`, `123 Wh`, `6.3 kWh`, `1.2 MWh`; `n/a` if unknown."""
     if joules is None:
         return "n/a"
     hours = joules / 3600
-    for unit, factor in (("MWh", 1e6), ("kWh", 1e3), ("Wh", 1.0)):
-        if hours >= factor:
-            amount = hours / factor
-            return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
-    return f"{joules:.0f} J"
+    if hours < 1:  # no joules: 850 J would look like more than 1.2 Wh
+        return f"{hours:.2f} Wh"
+    unit, factor = next(pair for pair in (("MWh", 1e6), ("kWh", 1e3), ("Wh", 1.0)) if hours >= pair[1])
+    amount = hours / factor
+    return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
 
 
 def _headline(found: Summary, url: str | None) -> str:
@@ -71,14 +71,15 @@ def _headline(found: Summary, url: str | None) -> str:
 
 
 def _covered(found: Summary) -> str:
-    length = format_duration(found.until - found.since)
+    seconds = found.until - found.since
+    length = f"{seconds:.0f} s" if seconds < 600 else format_duration(seconds)
     if not found.sampled_seconds:
         return f"Nothing was sampled in these {length}, so nothing is known of them."
     if found.coverage >= _COMPLETE:
         return f"Sampled: all of these {length}."
+    share = "< 1 %" if found.coverage < 0.01 else _percent(100 * found.coverage)
     return (
-        f"Sampled: {_percent(100 * found.coverage)} of these {length}; the rest is unknown, "
-        "and counts neither as use nor as idleness."
+        f"Sampled: {share} of these {length}; the rest is unknown, and counts neither as use nor as idleness."
     )
 
 
@@ -179,6 +180,7 @@ def _add(table: Any, *cells: str) -> None:
 def _notes(found: Summary, settings: Settings, url: str | None) -> Iterator[str]:
     if any(user.held_seconds for user in found.users):
         yield "a share counts as held in full; used is the utilization over time, shared out"
+        yield "idle is the part of the held time in which nothing of theirs ran at all (0 %)"
     if url is not None:
         return
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from gpulab import config
 from gpulab.allocation.directory import account_name
@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (GpulabError, OSError) as error:
         print(error, file=sys.stderr)
         return error.exit_code if isinstance(error, GpulabError) else 1
-    print(f"{written} simulated samples are in {store_path(settings)}.")
+    begin, end = _moment(options.start), _moment(options.start) + 3600 * options.hours
+    print(f"{written} simulated samples are in {store_path(settings)}; to read them:")
+    print(f"GPULAB_SIMULATE={options.scenario} gpulab history --since {_iso(begin)} --until {_iso(end)}")
     return 0
 
 
@@ -57,6 +59,11 @@ def rehearse(settings: Settings, start: float, seconds: float, every: float = 10
     if settings.simulate is None or not every > 0 or not seconds > 0:
         raise RequestError("A rehearsal needs a scenario, some hours and some seconds between samples.")
     machine = scenario.load(settings.simulate)
+    if machine.leases and not machine.epoch:
+        raise RequestError(
+            f'The scenario counts its seconds from 1970, so nobody would hold anything then; write "epoch": '
+            f"{start:.0f} into it, and they count from --start."
+        )
     os.makedirs(settings.machine_dir, mode=0o700, exist_ok=True)
     store = Store(settings, period=every, clock=clock.now)
     try:
@@ -100,6 +107,10 @@ def _record(machine: Machine, place: int, lease: SimulatedLease) -> LeaseRecord:
         since=machine.epoch + lease.start,
         notebook=lease.notebook,
     )
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _moment(text: str) -> float:

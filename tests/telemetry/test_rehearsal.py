@@ -49,7 +49,9 @@ def test_a_night_is_read_back_with_its_hours_and_joules(
 ) -> None:
     started = "2027-01-15T20:00"
     assert rehearsal.main([str(night), "--start", started, "--hours", "10", "--every", "30"]) == 0
-    assert "1201 simulated samples are in" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "1201 simulated samples are in" in told
+    assert "gpulab history --since 2027-01-15T20:00:00Z --until 2027-01-16T06:00:00Z" in told
     settings = config.load()
     end = EVENING + 10 * HOUR
     alice, bob, *nobody = series.usage(settings, EVENING, end)
@@ -83,3 +85,13 @@ def test_the_same_night_is_not_written_twice(night: Path, capsys: pytest.Capture
     assert rehearsal.main(words) == 0
     assert rehearsal.main(words) == 64
     assert "Nothing was written; remove" in capsys.readouterr().err
+
+
+def test_a_scenario_without_an_epoch_would_be_an_empty_night_and_is_refused(
+    night: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = json.loads(night.read_text())
+    del scenario["epoch"]
+    night.write_text(json.dumps(scenario))
+    assert rehearsal.main([str(night), "--start", "2027-01-15T20:00", "--hours", "1"]) == 64
+    assert f'"epoch": {EVENING:.0f}' in capsys.readouterr().err
