@@ -107,6 +107,17 @@ class Device(NamedTuple):
     detailed_at: float | None = None
     """Seconds since the epoch when temperature, clocks and the like were read; they are asked more seldom."""
 
+    def __repr__(self) -> str:
+        """One line for people; `to_dict` has everything."""
+        used, total = (
+            "n/a" if size is None else f"{size / 2**30:.1f}"
+            for size in (self.memory.used_bytes, self.memory.total_bytes)
+        )
+        busy = "n/a" if self.gpu_percent is None else f"{self.gpu_percent:.0f} %"
+        state = "" if self.state == "ok" else f", {self.state}"
+        kind = "GPU" if self.kind == "gpu" else "MIG slice of GPU"
+        return f"<{kind} {self.index}, {self.name or 'unnamed'}: busy {busy}, memory {used} of {total} GiB{state}>"
+
     @property
     def unattributed_bytes(self) -> int | None:
         """Memory in use that no listed process accounts for; None if anything is unknown."""
@@ -193,6 +204,13 @@ class Snapshot(NamedTuple):
     simulated: bool = False
     source: str = "nvml"
     """nvml (asked just now) or sampler (read from its record)"""
+
+    def __repr__(self) -> str:
+        """A line, and one for each device."""
+        simulated = " of a simulated machine" if self.simulated else ""
+        told = f"{len(self.devices)} devices" if self.driver.ok else self.driver.message or self.driver.state
+        head = f"<Snapshot{simulated} at {self.time:.3f}, from {self.source}: {told}>"
+        return "\n  ".join([head, *map(repr, self.devices)])
 
     def device(self, uuid: str) -> "Device | None":
         """The device of this UUID, or None."""

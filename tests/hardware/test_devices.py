@@ -66,3 +66,14 @@ def test_a_device_is_found_by_its_uuid() -> None:
 def test_a_driver_is_ok_or_says_why_not() -> None:
     assert DriverState().ok
     assert not DriverState("no_driver", 9, "why").ok
+
+
+def test_as_a_cells_result_a_snapshot_is_a_line_for_each_device() -> None:
+    first = Device(0, "GPU-a", "Test GPU", memory=Memory(80 * 2**30, 10 * 2**30), gpu_percent=73.0)
+    lost = Device(1, "GPU-b", state="lost")
+    shown = repr(Snapshot(1.5, DriverState(), (first, lost), simulated=True)).splitlines()
+    assert shown[0] == "<Snapshot of a simulated machine at 1.500, from nvml: 2 devices>"
+    assert shown[1] == "  <GPU 0, Test GPU: busy 73 %, memory 10.0 of 80.0 GiB>"
+    assert shown[2] == "  <GPU 1, unnamed: busy n/a, memory n/a of n/a GiB, lost>"
+    off = Snapshot(1.5, DriverState("no_driver", 9, "The driver is not loaded; load it."))
+    assert "The driver is not loaded" in repr(off)
