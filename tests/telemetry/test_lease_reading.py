@@ -44,6 +44,28 @@ def test_a_lease_is_news_once_and_its_end_is_too(settings: Settings, until: Call
     until(lambda: look() == (), "its end", timeout=20)
 
 
+def test_what_everybody_reads_tells_a_notebook_of_the_service_s_own_account_only_if_all_may_know(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "exam.ipynb")
+    command = [sys.executable, "-c", HOLD]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        for public, names, told in (
+            (False, "none", "exam.ipynb"),
+            (True, "none", None),
+            (True, "full", "exam.ipynb"),
+        ):
+            reading = LeaseReading(settings._replace(names=names), public=public)
+            until(lambda reading=reading: reading.news() is not None, "the lease")
+            assert [lease.notebook for lease in reading.known or ()] == [told]
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
 def test_no_sample_waits_for_a_flood_of_files(settings: Settings, until: Callable[..., None]) -> None:
     leases = Path(settings.lease_dir or "")
     for number in range(20_000):

@@ -13,6 +13,7 @@ from gpulab.errors import GpulabError, LeaseDirectoryError
 from gpulab.hardware import hosting
 from gpulab.hardware.devices import Snapshot
 from gpulab.telemetry.sampling.election import holder, is_in_office, note_pid, take_lock
+from gpulab.telemetry.sampling.lease_reading import LeaseReading
 from gpulab.telemetry.sampling.loop import Place, Sampling
 
 __all__ = ["AlreadyServingError", "HostSampler"]
@@ -42,6 +43,7 @@ class HostSampler(Sampling):
         settings = settings._replace(lease_dir=directory.path)
         self._lock = -1
         super().__init__(settings, _place(settings, directory))
+        self.leases = LeaseReading(settings, public=self.scope == "host")
 
     def __enter__(self) -> HostSampler:
         """Be the one that serves. Raises LeaseDirectoryError, AlreadyServingError."""

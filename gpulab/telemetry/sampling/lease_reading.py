@@ -27,8 +27,10 @@ _SHARE_OF_TIME = 50.0
 class LeaseReading:
     """The leases, read each 5 s and whenever the lease directory has changed, in a thread of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, public: bool = False) -> None:
+        """`public`: for everybody, who may not know this account's own notebooks either."""
         self.settings = settings
+        self._hides_notebooks = public and settings.names != "full"
         self.known: tuple[LeaseRecord, ...] | None = None
         """Those read last; None while nothing is known."""
         self._reading: Guarded | None = None
@@ -62,7 +64,8 @@ class LeaseReading:
     def _read(self) -> tuple[LeaseRecord, ...] | None:
         begun = time.thread_time()
         try:
-            return live(find(self.settings), self.settings.names)
+            found = live(find(self.settings), self.settings.names)
+            return tuple(lease._replace(notebook=None) for lease in found) if self._hides_notebooks else found
         except (GpulabError, OSError):
             return None  # unknown, which is not the same as none
         finally:
