@@ -151,6 +151,18 @@ def test_a_flood_of_files_is_cleared_away_and_hides_no_watch_for_long(
         until(lambda: seen.look().links and len(os.listdir(seen.directory)) == 1, "the end of the flood")
 
 
+def test_a_flood_of_what_is_no_file_is_cleared_away_too(settings: Settings, seen: Watches) -> None:
+    place = Path(seen.directory)
+    for number in range(300):
+        (place / f"directory-{number}").mkdir()
+        os.mkfifo(place / f"fifo-{number}")
+        (place / f"link-{number}").symlink_to("/dev/zero")
+    with watch(settings):
+        for _ in range(4):
+            assert seen.look().active
+        assert len(os.listdir(place)) == 1
+
+
 def test_watches_beyond_an_owners_share_are_removed_though_they_are_locked(
     settings: Settings, seen: Watches
 ) -> None:

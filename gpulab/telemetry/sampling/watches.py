@@ -119,19 +119,19 @@ class Watches:
         """What they ask for now. Never raises."""
         active = links = False
         owners: Counter[int] = Counter()
+        kinds: dict[bool, list[os.DirEntry[str]]] = {True: [], False: []}
         try:
             with os.scandir(self.directory) as entries:
-                plain = (
-                    entry
-                    for entry in itertools.islice(entries, _MOST_NAMES)
-                    if entry.is_file(follow_symlinks=False)
-                )
-                for entry in itertools.islice(plain, _MOST_FILES):
-                    content = _content(entry.path, owners)
-                    active = active or content is not None
-                    links = links or content == _LINKS
+                for entry in itertools.islice(entries, _MOST_NAMES):
+                    kinds[entry.is_file(follow_symlinks=False)].append(entry)
         except OSError:
-            return Watched(active, links)
+            return Watched()
+        for entry in kinds[True][:_MOST_FILES]:
+            content = _content(entry.path, owners)
+            active = active or content is not None
+            links = links or content == _LINKS
+        for entry in kinds[False][:_MOST_FILES]:
+            _clear(entry)
         return Watched(active, links)
 
 
@@ -184,6 +184,15 @@ def _content(path: str, owners: Counter[int]) -> bytes | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def _clear(entry: os.DirEntry[str]) -> None:
+    """What is no file is no watch, and many of them would hide those that are."""
+    with contextlib.suppress(OSError):
+        if entry.is_dir(follow_symlinks=False):
+            os.rmdir(entry.path)
+        else:
+            os.unlink(entry.path)
 
 
 def _is_being_made(path: str, status: os.stat_result) -> bool:
