@@ -63,11 +63,10 @@ def energy(joules: float | None) -> str:
 def _headline(found: Summary, url: str | None) -> str:
     where = without_login(url) if url is not None else found.hosts[0]
     hosts = [f"{len(found.hosts)} host{'' if len(found.hosts) == 1 else 's'}"] if url is not None else []
-    zone = datetime.fromtimestamp(found.until).astimezone().strftime("%Z")
+    first, last = (_zone(moment) for moment in (found.since, found.until))
+    since = _local(found.since) + ("" if first == last else f" {first}")  # the clocks were changed in between
     simulated = ["simulated machine"] if found.simulated else []
-    return " · ".join(
-        [clean(where), *hosts, f"{_local(found.since)} to {_local(found.until)} {zone}", *simulated]
-    )
+    return " · ".join([clean(where), *hosts, f"{since} to {_local(found.until)} {last}", *simulated])
 
 
 def _covered(found: Summary) -> str:
@@ -189,6 +188,10 @@ def _notes(found: Summary, settings: Settings, url: str | None) -> Iterator[str]
         return
     if scope == "account":
         yield "leases of this account only; `sudo gpulab setup` makes them host-wide"
+
+
+def _zone(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Z")
 
 
 def _local(seconds: float) -> str:

@@ -234,6 +234,20 @@ def test_without_pyarrow_the_remedy_is_named_and_csv_needs_neither_it_nor_pandas
     assert call(capsys, *NIGHT, "--csv")[0] == 0
 
 
+def test_a_range_over_a_change_of_the_clocks_names_both_zones(
+    read_night: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        _, output, _ = call(capsys, "--since", "2025-03-29T12:00", "--until", "2025-03-31T12:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "2025-03-29 12:00 CET to 2025-03-31 12:00 CEST" in output
+    assert "of these 47 h" in output or "in these 47 h" in output
+
+
 @pytest.mark.parametrize(
     ("names", "shown"), [("full", "ada"), ("initials", "a."), ("none", "another account")]
 )

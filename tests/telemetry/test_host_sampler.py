@@ -145,6 +145,15 @@ def test_it_ends_with_a_reason_when_nobody_can_find_it_any_more(
     assert "is gone, so nobody finds this service; start it again" in service.communicate()[1]
 
 
+def test_a_place_for_the_history_that_cannot_be_made_is_named_with_the_remedy(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").touch()
+    elsewhere = settings._replace(data_dir=str(tmp_path / "a file"))
+    with pytest.raises(LeaseDirectoryError, match=r"a file.*set GPULAB_DATA_DIR"), HostSampler(elsewhere):
+        pass
+
+
 def test_a_directory_that_nobody_would_believe_is_refused_with_the_remedy(settings: Settings) -> None:
     Path(hosting.host_dir(settings)).mkdir()
     os.chmod(hosting.host_dir(settings), 0o777)

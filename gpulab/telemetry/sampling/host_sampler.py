@@ -111,6 +111,16 @@ class HostSampler(Sampling):
         self._make_room_for_history()
 
     def _make_room_for_history(self) -> None:
+        """Raises LeaseDirectoryError."""
+        try:
+            self._make_history_directories()
+        except OSError as error:
+            raise LeaseDirectoryError(
+                f"The history's directory {error.filename} cannot be made ({error.strerror}); "
+                "set GPULAB_DATA_DIR to a directory that this account may write."
+            ) from error
+
+    def _make_history_directories(self) -> None:
         folder = os.path.dirname(self._place.history or "")
         if self.scope == "account":
             os.makedirs(folder, mode=0o700, exist_ok=True)
