@@ -116,7 +116,8 @@ class Device(NamedTuple):
         busy = "n/a" if self.gpu_percent is None else f"{self.gpu_percent:.0f} %"
         state = "" if self.state == "ok" else f", {self.state}"
         kind = "GPU" if self.kind == "gpu" else "MIG slice of GPU"
-        return f"<{kind} {self.index}, {self.name or 'unnamed'}: busy {busy}, memory {used} of {total} GiB{state}>"
+        name = self.name or "unnamed"
+        return f"<{kind} {self.index}, {name}: busy {busy}, memory {used} of {total} GiB{state}>"
 
     @property
     def unattributed_bytes(self) -> int | None:

@@ -96,6 +96,8 @@ class Report(NamedTuple):
         count = len(self.devices)
         which = "the GPU" if count == 1 else f"any of the {count} GPUs"
         reason = f"This process did not use {which} that it can see: the cell ran on the CPU."
+        if not self.got:
+            reason = f"the cell was too short for a sample of {which} that this process can see."
         return self._replace(devices=(), reason=reason)
 
     def to_dict(self) -> dict[str, Any]:

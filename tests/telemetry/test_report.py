@@ -274,3 +274,10 @@ def test_of_a_cell_too_short_for_a_sample_nothing_is_said_to_be_untold(write: Wr
     assert "Too short" in page
     assert "not told by the driver" not in page
     assert "n/a" not in page
+
+
+def test_without_a_sample_it_is_not_said_that_a_gpu_was_not_used(write: Write) -> None:
+    report = write(lambda t: device(t, own=None) if t < 0 or t > 0.3 else None, seconds=0.1).of_used()
+    assert report.verdict.kind == "unknown"
+    assert "too short for a sample" in str(report)
+    assert "did not use" not in str(report)
