@@ -8,8 +8,27 @@ text of each field again.
 
 from typing import Any, NamedTuple
 
-__all__ = ["UNLISTED_FRACTION", "Device", "DriverState", "Memory", "Process", "Snapshot", "unlisted_bytes"]
+__all__ = [
+    "DEVICE_STATES",
+    "LINKS",
+    "UNLISTED_FRACTION",
+    "Device",
+    "DriverState",
+    "Memory",
+    "Process",
+    "Snapshot",
+    "unlisted_bytes",
+]
 
+DEVICE_STATES = ("ok", "lost", "error", "unresponsive")
+"""In this order histories count them: a new one goes to the end."""
+LINKS = (
+    "pcie_rx_bytes_per_second",
+    "pcie_tx_bytes_per_second",
+    "nvlink_rx_bytes_per_second",
+    "nvlink_tx_bytes_per_second",
+)
+"""The fields of a device that are told only where somebody asked for them."""
 UNLISTED_FRACTION = 0.05
 """Memory in use without a process counts as somebody's from this share of the device on."""
 

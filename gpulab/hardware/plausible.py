@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from gpulab.hardware.devices import Memory
+from gpulab.hardware.throttling import reasons_of
 
-__all__ = ["REASONS", "host_memory", "megahertz", "percent", "rate", "reasons", "size", "thousandth"]
+__all__ = ["host_memory", "megahertz", "percent", "rate", "reasons", "size", "thousandth"]
 
-REASONS = (
-    "gpu_idle",
-    "applications_clocks_setting",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-    "display_clock_setting",
-)
-"""NVML's reasons why clocks are held down (nvml.h, nvmlClocksEventReason...), from bit 0 on."""
 _MOST_MEGAHERTZ = 10_000
 _MOST_BYTES_PER_SECOND = 1e13
 
@@ -31,7 +20,7 @@ def reasons(bits: int | None) -> tuple[str, ...] | None:
     """The names of those bits that are known."""
     if bits is None or not 0 <= bits < 2**63:
         return None
-    return tuple(name for place, name in enumerate(REASONS) if bits >> place & 1)
+    return reasons_of(bits)
 
 
 def rate(value: float | None) -> float | None:

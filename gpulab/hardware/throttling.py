@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["brake_of"]
+__all__ = ["REASONS", "bits_of", "brake_of", "reasons_of"]
+
+REASONS = (
+    "gpu_idle",
+    "applications_clocks_setting",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "display_clock_setting",
+)
+"""NVML's reasons why clocks are held down (nvml.h, nvmlClocksEventReason...), from bit 0 on.
+
+Histories hold the same bits."""
 
 _BRAKES = {
     "hw_power_brake_slowdown": ("power brake", "The server's power supply holds it back."),
@@ -14,6 +29,16 @@ _BRAKES = {
     "hw_slowdown": ("slowed", "Its hardware slows it down, by power or by temperature."),
 }
 """The graver first. Clocks that somebody set, and idleness, are no brakes."""
+
+
+def reasons_of(bits: int) -> tuple[str, ...]:
+    """The names of those bits that are known."""
+    return tuple(name for place, name in enumerate(REASONS) if bits >> place & 1)
+
+
+def bits_of(names: Collection[str]) -> int:
+    """The bits of those names that are known."""
+    return sum(1 << place for place, name in enumerate(REASONS) if name in names)
 
 
 def brake_of(reasons: Collection[str] | None) -> tuple[str, str] | None:

@@ -6,12 +6,11 @@ import time
 from typing import Any
 
 from gpulab.hardware.asking import Asking, Terms
-from gpulab.hardware.devices import Device, Memory, Process
+from gpulab.hardware.devices import LINKS, Device, Memory, Process
 from gpulab.hardware.plausible import size
 
 __all__ = ["Update"]
 
-_LINKS = tuple(f"{link}_{way}_bytes_per_second" for link in ("pcie", "nvlink") for way in ("rx", "tx"))
 _GONE = (2, 6, 28)
 """Invalid argument, not found, GPU not found: what a handle of something that is no longer there may get."""
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
@@ -52,7 +51,7 @@ class Update(Asking):
             self.set(**self.details(handle), **self.links(handle, self._counters))
             shares = None if self.slices else self.shares(handle)
         else:
-            self.set(**dict.fromkeys(_LINKS))
+            self.set(**dict.fromkeys(LINKS))
         processes = self._processes(handle, before.processes, shares)
         self.set(processes=processes, sampled_at=time.time())
         self.slices = tuple(

@@ -174,7 +174,6 @@ def between(
     devices = tuple(
         _device(uuid, Span(samples, start, end, due_seconds), processes, snapshot, (pid, uid))
         for uuid, samples in found.items()
-        if uuids is None or uuid in uuids
     )
     devices = tuple(sorted(devices, key=lambda device: device.label))
     got = min((sum(map(_answered, device.samples)) for device in devices), default=0)

@@ -15,11 +15,13 @@ from collections.abc import Collection
 from typing import Any
 
 from gpulab.config import Settings
+from gpulab.hardware.devices import DEVICE_STATES, LINKS
+from gpulab.hardware.throttling import reasons_of
 from gpulab.telemetry.reading.bills import usage
 from gpulab.telemetry.reading.curves import reduced
 from gpulab.telemetry.reading.file import history_path, opened, store_path, trouble
 from gpulab.telemetry.storing.rows import LeaseSpan, Point, ProcessRow, Rollup, Sample, Usage
-from gpulab.telemetry.storing.schema import ID_BITS, LINKS, MAX_ID, STATES, THROTTLE_REASONS, key_of
+from gpulab.telemetry.storing.schema import ID_BITS, MAX_ID, key_of
 
 __all__ = [
     "LeaseSpan",
@@ -140,15 +142,13 @@ def _sample(row: tuple[Any, ...]) -> Sample:
     power = None if power is None else power / 1000
     energy = None if energy is None else energy / 1000
     told = None if reasons is None else _reasons(reasons)
-    state = None if state is None else STATES[state]
+    state = None if state is None else DEVICE_STATES[state]
     return Sample._make(
         ((key >> ID_BITS) / 1000, percent, memory, power, celsius, share, clock, told, energy, *links, state)
     )
 
 
-@functools.lru_cache(64)
-def _reasons(bits: int) -> tuple[str, ...]:
-    return tuple(name for place, name in enumerate(THROTTLE_REASONS) if bits >> place & 1)
+_reasons = functools.lru_cache(64)(reasons_of)
 
 
 def _process(values: tuple[Any, ...]) -> ProcessRow:

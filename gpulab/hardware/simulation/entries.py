@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gpulab.errors import RequestError, ScenarioError
-from gpulab.hardware.plausible import REASONS
 from gpulab.hardware.simulation.machine import Series, Steps, Wave
+from gpulab.hardware.throttling import REASONS, bits_of
 from gpulab.units import parse_bytes
 
 __all__ = [
@@ -148,7 +148,7 @@ def throttling(value: Any, where: str) -> Series:
 
 
 def _bits(value: Any, where: str) -> float:
-    return float(sum(1 << REASONS.index(one_of(REASONS)(name, where)) for name in set(texts(value, where))))
+    return float(bits_of([one_of(REASONS)(name, where) for name in texts(value, where)]))
 
 
 def _wave(entry: Entry, read: Read[float]) -> Wave:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import gpulab
 from gpulab.allocation.policy import is_drained
-from gpulab.hardware.devices import Device
+from gpulab.hardware.devices import DEVICE_STATES, Device
+from gpulab.hardware.throttling import REASONS
 from gpulab.telemetry.exporting.facts import Facts, Labels, clean, labels_of
 
 if TYPE_CHECKING:
@@ -24,18 +25,6 @@ _DRIVER_STATES = (
     "unresponsive",
     "paused",
     "error",
-)
-_DEVICE_STATES = ("ok", "lost", "error", "unresponsive")
-_THROTTLE_REASONS = (
-    "gpu_idle",
-    "applications_clocks_setting",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-    "display_clock_setting",
 )
 
 _GAUGES: tuple[tuple[str, str, Callable[[Device], float | None]], ...] = (
@@ -134,7 +123,7 @@ def devices(facts: Facts, drained: tuple[str, ...]) -> Iterator[Metric]:
         "gpulab_device_drained", "1 if the administrator has taken it out of service.", Labels._fields
     )
     for device, labels in every:
-        for state in dict.fromkeys((*_DEVICE_STATES, device.state)):
+        for state in dict.fromkeys((*DEVICE_STATES, device.state)):
             states.add_metric((*labels, clean(state)), float(state == device.state))
         taken.add_metric(labels, float(is_drained(device, drained)))
     yield states
@@ -181,7 +170,7 @@ def _throttling(well: list[tuple[Device, Labels]]) -> Metric:
     )
     for device, labels in well:
         if device.throttle_reasons is not None:
-            for reason in dict.fromkeys((*_THROTTLE_REASONS, *device.throttle_reasons)):
+            for reason in dict.fromkeys((*REASONS, *device.throttle_reasons)):
                 family.add_metric((*labels, clean(reason)), float(reason in device.throttle_reasons))
     return family
 

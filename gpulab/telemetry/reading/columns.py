@@ -11,10 +11,12 @@ from array import array
 from typing import Any
 
 from gpulab.config import Settings
+from gpulab.hardware.devices import DEVICE_STATES, LINKS
+from gpulab.hardware.throttling import reasons_of
 from gpulab.telemetry.reading.file import opened
 from gpulab.telemetry.reading.resolutions import Known, Row, Segment
 from gpulab.telemetry.storing.rollups import MOST_WATTS, PERIODS, longest_period
-from gpulab.telemetry.storing.schema import ID_BITS, LINKS, MAX_ID, STATES, THROTTLE_REASONS, key_of
+from gpulab.telemetry.storing.schema import ID_BITS, MAX_ID, key_of
 
 __all__ = ["raw_columns"]
 
@@ -67,8 +69,8 @@ def raw_columns(settings: Settings, segment: Segment, devices: dict[str, Known])
         memory_max_bytes=told["memory_used_bytes"][kept],
         power_watts=told["power_milliwatts"][kept] / 1000,
         energy_joules=joules[kept],
-        throttle_reasons=_texts(told["throttle_reasons"][kept], _reasons),
-        state=_texts(told["state"][kept], lambda number: STATES[number] if number < len(STATES) else None),
+        throttle_reasons=_texts(told["throttle_reasons"][kept], lambda bits: " ".join(reasons_of(bits))),
+        state=_texts(told["state"][kept], dict(enumerate(DEVICE_STATES)).get),
     )
     return columns
 
@@ -117,7 +119,3 @@ def _texts(values: Any, text_of: Any) -> Any:
 
     known = {number: text_of(int(number)) for number in np.unique(values) if not np.isnan(number)}
     return np.array([known.get(number) for number in values.tolist()], dtype=object)
-
-
-def _reasons(bits: int) -> str:
-    return " ".join(name for place, name in enumerate(THROTTLE_REASONS) if bits >> place & 1)

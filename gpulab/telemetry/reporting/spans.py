@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
+from gpulab.telemetry.storing.rollups import PERIODS
 from gpulab.telemetry.storing.rows import Sample
 
-__all__ = ["GAP_PERIODS", "Span"]
+__all__ = ["Span"]
 
-GAP_PERIODS = 3.0
-"""So many periods without a sample are a gap."""
 _SLOWEST_PERIOD = 1.0
 
 Read = Callable[[Sample], float | None]
@@ -28,7 +27,7 @@ class Span:
     ) -> None:
         """`period`: seconds from one sample to the next where none is missing."""
         self.start, self.end = start, end
-        self.period, self.gap = period, GAP_PERIODS * period
+        self.period, self.gap = period, PERIODS * period
         self._around = sorted(samples)
         self.samples = tuple(s for s in self._around if start <= s.time <= end)
 
@@ -99,6 +98,6 @@ def _at(points: Sequence[tuple[float, float]], time: float) -> float | None:
         return None
     (t0, v0), (t1, v1) = pair
     nearest = min(abs(time - t0), abs(time - t1))
-    if t1 - t0 > GAP_PERIODS * _SLOWEST_PERIOD or (not (before and after) and nearest > _SLOWEST_PERIOD):
+    if t1 - t0 > PERIODS * _SLOWEST_PERIOD or (not (before and after) and nearest > _SLOWEST_PERIOD):
         return None
     return v0 + (v1 - v0) * (time - t0) / (t1 - t0)

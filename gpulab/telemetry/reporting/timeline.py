@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.throttling import brake_of
 from gpulab.telemetry.report import DeviceReport, Report
+from gpulab.telemetry.storing.rollups import PERIODS
 from gpulab.telemetry.storing.rows import Sample
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ __all__ = ["figure", "svg"]
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 420, 96, 34, 40, 14, 16
 _BUSY, _MEMORY, _BRAKE = "#3b82f6", "#e08700", "#dc2626"
 """Blue, orange and red that are read on white and on dark grey."""
-_GAP_PERIODS = 3.0
 
 Point = tuple[float, float]
 
@@ -88,7 +88,7 @@ def _runs(samples: Sequence[Sample], read: Any, report: Report) -> Iterator[list
     period = max(0.2, (report.end - report.start) / max(1, report.due))
     for sample in samples:
         value = read(sample)
-        if value is None or (last is not None and sample.time - last > _GAP_PERIODS * period):
+        if value is None or (last is not None and sample.time - last > PERIODS * period):
             if run:
                 yield run
             run = []

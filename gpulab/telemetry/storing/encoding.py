@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sqlite3
 
-from gpulab.hardware.devices import Device
-from gpulab.telemetry.storing.schema import LINKS, MAX_ID, STATES, THROTTLE_REASONS
+from gpulab.hardware.devices import DEVICE_STATES, LINKS, Device
+from gpulab.hardware.throttling import bits_of
+from gpulab.telemetry.storing.schema import MAX_ID
 
 __all__ = ["LAST_SECOND", "Names", "device_row", "is_time", "percent_of", "size_of"]
 
@@ -17,7 +18,6 @@ _MOST_WATTS = 10_000
 _MOST_JOULES = 1e13
 _MOST_MEGAHERTZ = 20_000
 _CELSIUS = (-60, 200)
-_BITS = {name: 1 << place for place, name in enumerate(THROTTLE_REASONS)}
 
 
 def is_time(seconds: object) -> bool:
@@ -38,18 +38,18 @@ def size_of(value: float | None, total: float | None = None) -> int | None:
 
 def device_row(device: Device) -> tuple[object, ...]:
     """The columns of the table `raw` after the key, less the last, which is the sampling period."""
-    reasons = getattr(device, "throttle_reasons", None)
+    reasons = device.throttle_reasons
     return (
         percent_of(device.gpu_percent),
         size_of(device.memory.used_bytes, device.memory.total_bytes),
         _thousandths(_within(device.power_watts, 0, _MOST_WATTS)),
         _within(device.temperature_celsius, *_CELSIUS),
         percent_of(device.memory_percent),
-        _within(getattr(device, "sm_clock_mhz", None), 0, _MOST_MEGAHERTZ),
-        None if reasons is None else sum(_BITS.get(reason, 0) for reason in {*reasons}),
+        _within(device.sm_clock_mhz, 0, _MOST_MEGAHERTZ),
+        None if reasons is None else bits_of(reasons),
         _thousandths(_within(device.energy_joules, 0, _MOST_JOULES)),
-        *(size_of(getattr(device, link, None)) for link in LINKS),
-        STATES.index(device.state if device.state in STATES else "error"),
+        *(size_of(getattr(device, link)) for link in LINKS),
+        DEVICE_STATES.index(device.state if device.state in DEVICE_STATES else "error"),
     )
 
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 import sqlite3
 
 from gpulab.errors import GpulabError
+from gpulab.hardware.devices import LINKS
 
 __all__ = [
     "HOUR",
     "ID_BITS",
-    "LINKS",
     "MAX_ID",
     "MINUTE",
     "SCHEMA_VERSION",
-    "STATES",
     "TEN",
-    "THROTTLE_REASONS",
     "HistoryError",
     "create",
     "key_of",
@@ -34,25 +32,6 @@ SCHEMA_VERSION = 2
 TEN, MINUTE, HOUR = 10, 60, 3600
 ID_BITS = 10
 MAX_ID = 2**ID_BITS - 1
-STATES = ("ok", "lost", "error", "unresponsive")
-THROTTLE_REASONS = (
-    "gpu_idle",
-    "applications_clocks_setting",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-    "display_clock_setting",
-)
-"""Bit by bit, from the lowest."""
-LINKS = (
-    "pcie_rx_bytes_per_second",
-    "pcie_tx_bytes_per_second",
-    "nvlink_rx_bytes_per_second",
-    "nvlink_tx_bytes_per_second",
-)
 
 _ROLLUP = """(
     key INTEGER PRIMARY KEY, milliseconds INTEGER NOT NULL, gpu_percent NUMERIC, gpu_max NUMERIC,

@@ -85,7 +85,7 @@ class ProcessLog:
         for pid, process in there.items():
             memory = size_of(process.memory_bytes, device.memory.total_bytes)
             seen = self._seen.get((number, pid))
-            face = (getattr(process, "uid", None), process.user, process.command, process.type, leases)
+            face = (process.uid, process.user, process.command, process.type, leases)
             named = self._named(process, holding) if seen is None or seen.face != face else seen.named
             if seen is not None:
                 seen.add(percent_of(process.gpu_percent))
@@ -98,7 +98,7 @@ class ProcessLog:
             yield (number, key[1], *gone.named[:3], gone.memory, gone.mean, gone.named[3], 1)
 
     def _named(self, process: Process, holding: list[LeaseRecord]) -> tuple[object, ...]:
-        uid = getattr(process, "uid", None)
+        uid = process.uid
         command = None if process.command is None else process.command[:_MOST_TEXT]
         return (
             self._names.owner(uid, process.user),
