@@ -21,9 +21,9 @@ class Finding(NamedTuple):
     message: str
 
 
-def shown(text: str) -> str:
-    """A name that anybody may have chosen, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:_MAX_SHOWN]
+def shown(text: str, most: int = _MAX_SHOWN) -> str:
+    """What anybody may have written, without what a terminal would obey; cut to `most` characters."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:most]
 
 
 def owner(status: os.stat_result) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from gpulab.allocation.directory import find
-from gpulab.commands.finding import Finding, owner
+from gpulab.commands.finding import Finding, owner, shown
 from gpulab.config import Settings
 from gpulab.errors import GpulabError
 from gpulab.hardware import hosting, pausing, record
@@ -78,7 +78,7 @@ def _last_words(path: str) -> str:
             lines = file.read(_LAST_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()
     except OSError:
         return ""
-    return "".join(c if c.isprintable() else "?" for c in lines[-1])[:240] if lines else ""
+    return shown(lines[-1], 240) if lines else ""
 
 
 def _can_be_made(path: str) -> bool:

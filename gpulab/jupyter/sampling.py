@@ -37,9 +37,8 @@ class Sampling:
         elif time.monotonic() >= self._again_at:
             self._again_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            from gpulab.telemetry.sampling.starting import (
-                ensure,  # where a sampler runs, a kernel never loads it
-            )
+            # Where a sampler runs, a kernel never loads it
+            from gpulab.telemetry.sampling.starting import ensure
 
             ensure(settings)  # starts nothing while a service of the host samples
 
