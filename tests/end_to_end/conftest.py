@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nbformat
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -65,6 +66,14 @@ class Place:
             command, env=self.environ, capture_output=True, text=True, check=True, timeout=60
         )
         return done.stdout
+
+    def put_notebook(self, name: str, cells: list[str]) -> None:
+        """A notebook of code cells for the GPU kernel."""
+        book = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={"kernelspec": {"name": "gpulab", "display_name": "Python 3 (GPU)"}},
+        )
+        nbformat.write(book, self.work / f"{name}.ipynb")
 
     def leases(self) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = json.loads(self.gpulab("leases", "--json"))["leases"]

@@ -48,16 +48,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, machine: Path) -> Iterator[Server]:
     place = Place(tmp_path_factory.mktemp("report"), GPULAB_SIMULATE=str(machine))
     put(place, "notification", {"fetchNews": "false", "checkForUpdates": False})
-    cell: dict[str, Any] = {
-        "cell_type": "code",
-        "id": "cell",
-        "metadata": {},
-        "outputs": [],
-        "execution_count": None,
-    }
-    kernel = {"kernelspec": {"name": "gpulab", "display_name": "Python 3 (GPU)"}}
-    content = {"cells": [{**cell, "source": _CELL}], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-    (place.work / "report.ipynb").write_text(json.dumps(content))
+    place.put_notebook("report", [_CELL])
     yield from serving(place, "lab", "--", "--no-browser", "--port=0", "--LabApp.expose_app_in_browser=True")
     pid = sampler.running_pid(config.load(place.environ))
     if pid is not None:

@@ -29,7 +29,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = Place(tmp_path_factory.mktemp("queue"))
     place.environ["GPULAB_SIMULATE"] = MACHINE
     for name, cells in CELLS.items():
-        (place.work / f"{name}.ipynb").write_text(json.dumps(_notebook(cells)), encoding="utf-8")
+        place.put_notebook(name, cells)
     settings = {
         "notification": {"fetchNews": "false", "checkForUpdates": False},
         "themes": {"adaptive-theme": True},
@@ -39,27 +39,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content), encoding="utf-8")
     yield from serving(place, "lab", "--simulate", MACHINE, "--", "--no-browser", "--port=0")
-
-
-def _notebook(cells: list[str]) -> dict[str, Any]:
-    return {
-        "nbformat": 4,
-        "nbformat_minor": 5,
-        "metadata": {
-            "kernelspec": {"name": "gpulab", "display_name": "Python 3 (GPU)", "language": "python"}
-        },
-        "cells": [
-            {
-                "cell_type": "code",
-                "id": f"cell-{number}",
-                "metadata": {},
-                "execution_count": None,
-                "outputs": [],
-                "source": source,
-            }
-            for number, source in enumerate(cells)
-        ],
-    }
 
 
 def ask(lab: Server, method: str, path: str, body: Any = None) -> Any:

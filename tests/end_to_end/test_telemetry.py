@@ -53,30 +53,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, machine: Path) -> Iterator[
     options = {"fetchNews": "false", "checkForUpdates": False}
     (quiet / "notification.jupyterlab-settings").write_text(json.dumps(options))
     cells = ["import gpulab\ngpulab.monitor(devices='all')", _HOLDS_THE_LOCK]
-    (place.work / "watch.ipynb").write_text(json.dumps(_notebook(cells)))
+    place.put_notebook("watch", cells)
     yield from serving(place, "lab", "--", "--no-browser", "--port=0")
     pid = sampler.running_pid(config.load(place.environ))
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
-
-
-def _notebook(cells: list[str]) -> dict[str, Any]:
-    return {
-        "cells": [
-            {
-                "cell_type": "code",
-                "id": f"cell-{number}",
-                "metadata": {},
-                "outputs": [],
-                "execution_count": None,
-                "source": source,
-            }
-            for number, source in enumerate(cells)
-        ],
-        "metadata": {"kernelspec": {"name": "gpulab", "display_name": "Python 3 (GPU)"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+
+import nbformat
 
 from gpulab import config
 from gpulab.config import Settings
@@ -33,7 +34,11 @@ class Lab:
         (folder / "root").mkdir()
         (folder / "leases").mkdir(mode=0o700)
         (folder / "machine.json").write_text(json.dumps(_SCENARIO))
-        (folder / "root" / "monitor.ipynb").write_text(json.dumps(notebook(cells)))
+        book = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        )
+        nbformat.write(book, folder / "root" / "monitor.ipynb")
         self.environ = self._environ()
         self.log = open(folder / "lab.log", "wb")  # noqa: SIM115 - closed by close()
         self.process = subprocess.Popen(
@@ -84,23 +89,3 @@ class Lab:
                     pass  # half written
             time.sleep(0.1)
         raise AssertionError((self.folder / "lab.log").read_text())
-
-
-def notebook(cells: list[str]) -> dict[str, Any]:
-    """A notebook of code cells for the plain Python kernel."""
-    return {
-        "cells": [
-            {
-                "cell_type": "code",
-                "id": f"cell-{number}",
-                "metadata": {},
-                "outputs": [],
-                "execution_count": None,
-                "source": source,
-            }
-            for number, source in enumerate(cells)
-        ],
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
