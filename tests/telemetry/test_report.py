@@ -124,6 +124,12 @@ def test_an_energy_counter_that_cannot_be_true_gives_way_to_the_power(
     assert found.energy_joules == pytest.approx(300 * 5, rel=0.01)
 
 
+def test_a_counter_that_began_anew_before_the_cell_is_believed(write: Write) -> None:
+    report = write(lambda t: device(t, energy_joules=9e6 if t < -0.5 else 600 * (t + 1), power_watts=50.0))
+    (found,) = report.devices
+    assert (found.energy_source, found.energy_joules) == ("counter", pytest.approx(600 * 5, rel=0.01))
+
+
 def test_an_energy_counter_that_starts_over_says_nothing(write: Write) -> None:
     (gpu,) = write(lambda t: device(t, energy_joules=5000.0 if t < 3 else 10.0, power_watts=None)).devices
     assert gpu.energy_joules is None

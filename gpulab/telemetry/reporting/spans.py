@@ -69,7 +69,11 @@ class Span:
         None also if it began anew meanwhile, or grew by more than `fastest` a second, which no device can.
         """
         known = [(s.time, value) for s in self._around if (value := read(s)) is not None]
-        steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(known)]
+        steps = [
+            (b[0] - a[0], b[1] - a[1])
+            for a, b in itertools.pairwise(known)
+            if a[0] <= self.end and b[0] >= self.start  # what was before or comes after is no matter
+        ]
         if not all(0 <= grown <= fastest * seconds for seconds, grown in steps):
             return None
         first, last = _at(known, self.start), _at(known, self.end)
