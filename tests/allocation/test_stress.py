@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_no_gpu_is_given_out_twice_and_nothing_is_left_behind() -> None:
-    command = [sys.executable, "-m", "benchmarks.stress", "8"]
+    command = [sys.executable, "-m", "benchmarks.stress", "16"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     counts = {name: int(number) for number, name in re.findall(r"(\d+) (\w+)(?=,|$)", result.stdout.strip())}

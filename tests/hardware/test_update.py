@@ -130,8 +130,10 @@ RICH = {
     "nvlink_tx": 5e9,
     "count": len(CODES) + 1,
 }
+NOBODYS = 4_190_000
+"""From here on pids that Linux would give only after four million others."""
 HELD = [
-    {"gpu": gpu, "pid": 100 * (gpu + 1) + n, "memory": "1GiB", "gpu_percent": 30, "type": kind}
+    {"gpu": gpu, "pid": NOBODYS + 2 * gpu + n, "memory": "1GiB", "gpu_percent": 30, "type": kind}
     for gpu in range(len(CODES) + 1)
     for n, kind in enumerate(("compute", "graphics"))
 ]

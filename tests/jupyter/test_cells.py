@@ -40,8 +40,18 @@ class Kernel(Session):
         return [message["kind"] for message in self.shown(code)]
 
     def shown(self, code: str) -> list[dict[str, Any]]:
-        noise = ("status", "execute_input")
-        return [message for message in self.messages(code) if message["kind"] not in noise]
+        """Without noise, and a text that ipykernel sent in pieces, as it does on a busy machine, in one."""
+        shown: list[dict[str, Any]] = []
+        for message in self.messages(code):
+            last = shown[-1] if shown else {}
+            if message["kind"] == "stream" and (last.get("kind"), last.get("name")) == (
+                "stream",
+                message["name"],
+            ):
+                last["text"] += message["text"]
+            elif message["kind"] not in ("status", "execute_input"):
+                shown.append(message)
+        return shown
 
     def interrupt_when(self, condition: Callable[[], Any], code: str) -> list[dict[str, Any]]:
         """What a cell shows that is interrupted as soon as this is so."""
