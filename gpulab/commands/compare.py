@@ -83,7 +83,7 @@ def _finish(results: list[Result], args: argparse.Namespace) -> int:
 
 
 def _write_page(results: list[Result], path: str) -> None:
-    from gpulab.compare.report import to_html
+    from gpulab.compare.results.page import to_html
 
     try:
         with open(path, "w", encoding="utf-8") as file:

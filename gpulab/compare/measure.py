@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Literal
 
 import gpulab
-from gpulab.compare.crew import Crew, made, save_arrays
-from gpulab.compare.loan import borrow
+from gpulab.compare.conditions.provenance import describe_machine, memory_room
 from gpulab.compare.pairing import Pairing
 from gpulab.compare.progress import Progress
-from gpulab.compare.provenance import describe_machine, memory_room
-from gpulab.compare.records import SizeRun
 from gpulab.compare.result import Result
+from gpulab.compare.results.records import SizeRun
 from gpulab.compare.sweep import Timing, cost, forecast, memory_refusal, parse_sizes, time_refusal
+from gpulab.compare.workers.crew import Crew, made, save_arrays
+from gpulab.compare.workers.loan import borrow
 from gpulab.compare.workload import Backend, Workload, find_workload
 from gpulab.errors import RequestError
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpulab.compare.crew import Crew, load_arrays, made
-from gpulab.compare.records import Measurement, Parity, Sample, SizeRun, Strangers
-from gpulab.compare.strangers import around
+from gpulab.compare.conditions.strangers import around
+from gpulab.compare.results.records import Measurement, Parity, Sample, SizeRun, Strangers
 from gpulab.compare.sweep import RACE_REPEATS, Timing, racers
 from gpulab.compare.timing import alternate, summarize
+from gpulab.compare.workers.crew import Crew, load_arrays, made
 from gpulab.errors import WorkloadError
 from gpulab.hardware.observe import observe
 

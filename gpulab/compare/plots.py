@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from gpulab.compare.judgement import Column, column_summary, crossing, fastest_gpu
-from gpulab.compare.tables import circumstances, format_seconds
+from gpulab.compare.results.judgement import Column, column_summary, crossing, fastest_gpu
+from gpulab.compare.results.tables import circumstances, format_seconds
 from gpulab.compare.timing import Summary, summarize
 from gpulab.plotting import GROUND, INK, Plot, style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpulab.compare.records import Measurement
     from gpulab.compare.result import Result
+    from gpulab.compare.results.records import Measurement
 
 __all__ = ["GROUND", "INK", "Plot", "draw"]
 

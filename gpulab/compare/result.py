@@ -12,16 +12,16 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gpulab.compare import judgement
-from gpulab.compare.decoding import decode, encode
-from gpulab.compare.judgement import Column, Speedup
-from gpulab.compare.records import BackendRecord, Machine, Seconds, SizeRun
+from gpulab.compare.results import judgement
+from gpulab.compare.results.decoding import decode, encode
+from gpulab.compare.results.judgement import Column, Speedup
+from gpulab.compare.results.records import BackendRecord, Machine, Seconds, SizeRun
 from gpulab.compare.timing import Summary
 from gpulab.errors import RequestError, WorkloadError
 
 if TYPE_CHECKING:
     from gpulab.compare.plots import Plot
-    from gpulab.compare.tables import Table
+    from gpulab.compare.results.tables import Table
 
 __all__ = ["SCHEMA", "FirstCall", "Result", "Speedup", "load"]
 
@@ -141,7 +141,7 @@ class Result:
 
     def table(self) -> Table:
         """Medians with intervals, and below them what may be said; printed as text, in notebooks as HTML."""
-        from gpulab.compare.tables import Table
+        from gpulab.compare.results.tables import Table
 
         return Table(self)
 

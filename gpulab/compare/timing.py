@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gpulab.compare.container import container_files, lines
-from gpulab.compare.records import Sample
+from gpulab.compare.conditions.container import container_files, lines
+from gpulab.compare.results.records import Sample
 from gpulab.errors import WorkloadError
 
 if TYPE_CHECKING:

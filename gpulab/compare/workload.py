@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from gpulab.compare.records import Parity
+from gpulab.compare.results.records import Parity
 from gpulab.errors import RequestError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Backend:
     def gpu_uuid(self) -> str | None:
         """The UUID of the GPU that `compute` uses, in hexadecimal digits; None if it cannot be told.
 
-        It may be its beginning only: see `gpulab.compare.strangers.used_device`.
+        It may be its beginning only: see `gpulab.compare.conditions.strangers.used_device`.
         """
         return None
 

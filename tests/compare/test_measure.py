@@ -158,7 +158,7 @@ class Running:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         children = psutil.Process(self.process.pid).children()
-        return next(child for child in children if "gpulab.compare.worker" in child.cmdline())
+        return next(child for child in children if "gpulab.compare.workers.worker" in child.cmdline())
 
     def result(self) -> Result:
         assert self.process.wait(60) == 0

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.compare.client import WorkerProcess
-from gpulab.compare.crew import Crew, made, save_arrays
+from gpulab.compare.conditions.provenance import describe_machine
 from gpulab.compare.pairing import Pairing
-from gpulab.compare.provenance import describe_machine
-from gpulab.compare.records import BackendRecord, SizeRun, Strangers
+from gpulab.compare.results.records import BackendRecord, SizeRun, Strangers
+from gpulab.compare.workers.client import WorkerProcess
+from gpulab.compare.workers.crew import Crew, made, save_arrays
 from gpulab.compare.workloads.dbscan import WORKLOAD
 from gpulab.hardware.observe import observe
 

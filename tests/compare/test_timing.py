@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpulab.compare.records import Sample
+from gpulab.compare.results.records import Sample
 from gpulab.compare.timing import (
     ENOUGH_REPEATS,
     Summary,
@@ -19,7 +19,7 @@ from gpulab.compare.timing import (
     timed,
     undisturbed,
 )
-from gpulab.compare.worker import Worker
+from gpulab.compare.workers.worker import Worker
 from gpulab.compare.workload import Backend
 from gpulab.errors import WorkloadError
 

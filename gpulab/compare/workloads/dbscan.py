@@ -14,7 +14,7 @@ from gpulab.compare.workload import Backend, CupyBackend, Parameters
 from gpulab.limits import dbscan_batch_mbytes
 
 if TYPE_CHECKING:
-    from gpulab.compare.records import Parity
+    from gpulab.compare.results.records import Parity
     from gpulab.compare.workload import Arrays
 
 __all__ = ["WORKLOAD", "CumlDbscan", "Dbscan", "SklearnDbscan"]
@@ -137,8 +137,8 @@ class Dbscan:
         return int(size * (facts["neighbours_per_point"] * STORED_BYTES + 100))
 
     def check(self, data: Arrays, parameters: Parameters, reference: Arrays, candidate: Arrays) -> Parity:
-        """See `gpulab.compare.parity.compare_clusterings`."""
-        from gpulab.compare.parity import Clustering, compare_clusterings
+        """See `gpulab.compare.parity.clusters.compare_clusterings`."""
+        from gpulab.compare.parity.clusters import Clustering, compare_clusterings
 
         return compare_clusterings(
             data["points"],

@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 from gpulab import config
-from gpulab.compare.decoding import clean, decode
-from gpulab.compare.records import Sample
+from gpulab.compare.results.decoding import clean, decode
+from gpulab.compare.results.records import Sample
 from gpulab.errors import WorkloadError
 
 __all__ = ["WorkerProcess"]
@@ -39,7 +39,7 @@ class WorkerProcess:
         self.mask = environment.get("CUDA_VISIBLE_DEVICES")
         self._errors = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115  closed in close()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpulab.compare.worker", workload, backend],
+            [sys.executable, "-P", "-m", "gpulab.compare.workers.worker", workload, backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

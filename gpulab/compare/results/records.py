@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from gpulab.compare.decoding import Bounds
+from gpulab.compare.results.decoding import Bounds
 
 __all__ = [
     "BackendRecord",

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpulab.compare.client import WorkerProcess
+from gpulab.compare.workers.client import WorkerProcess
 from gpulab.compare.workloads.dbscan import WORKLOAD
 from gpulab.errors import WorkloadError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpulab.compare.result import Result
-from gpulab.compare.tables import format_seconds
+from gpulab.compare.results.tables import format_seconds
 
 Change = Callable[[Callable[[dict[str, Any]], Any]], Result]
 

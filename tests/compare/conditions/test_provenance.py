@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpulab.compare.provenance import describe_machine, memory_room
+from gpulab.compare.conditions.provenance import describe_machine, memory_room
 
 
 def test_the_machine_is_described_as_the_system_describes_it() -> None:
@@ -40,7 +40,11 @@ def test_a_driver_that_reports_an_error_is_the_reason(
 def test_a_limit_of_the_process_bounds_its_room() -> None:
     limit = 2**30
     answer = subprocess.run(
-        [sys.executable, "-c", "from gpulab.compare.provenance import memory_room; print(memory_room())"],
+        [
+            sys.executable,
+            "-c",
+            "from gpulab.compare.conditions.provenance import memory_room; print(memory_room())",
+        ],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
         capture_output=True,
         text=True,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from gpulab.compare.client import WorkerProcess
-from gpulab.compare.loan import Loan
-from gpulab.compare.records import BackendRecord, Machine
+from gpulab.compare.results.records import BackendRecord, Machine
 from gpulab.compare.sweep import Timing
+from gpulab.compare.workers.client import WorkerProcess
+from gpulab.compare.workers.loan import Loan
 from gpulab.compare.workload import Backend, Workload
 from gpulab.errors import WorkloadError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from gpulab.compare.judgement import fastest_gpu
+from gpulab.compare.results.judgement import fastest_gpu
 
 if TYPE_CHECKING:
     from gpulab.compare.result import Result

@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from gpulab.compare.records import Strangers
+from gpulab.compare.results.records import Strangers
 from gpulab.hardware.owners import sees_host_processes
 
 if TYPE_CHECKING:
-    from gpulab.compare.client import WorkerProcess
+    from gpulab.compare.workers.client import WorkerProcess
     from gpulab.hardware.devices import Device, Snapshot
 
 __all__ = ["around", "strangers_on", "used_device"]

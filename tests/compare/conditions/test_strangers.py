@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpulab.compare.client import WorkerProcess
-from gpulab.compare.records import Strangers
-from gpulab.compare.strangers import around, strangers_on, used_device
+from gpulab.compare.conditions.strangers import around, strangers_on, used_device
+from gpulab.compare.results.records import Strangers
+from gpulab.compare.workers.client import WorkerProcess
 from gpulab.hardware.devices import Device, DriverState, Process, Snapshot
 from gpulab.hardware.observe import observe
 

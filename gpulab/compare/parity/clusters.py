@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulab.compare.records import Parity
+from gpulab.compare.results.records import Parity
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ from gpulab.compare.sweep import crossover
 from gpulab.compare.timing import ENOUGH_REPEATS, Summary, summarize, undisturbed
 
 if TYPE_CHECKING:
-    from gpulab.compare.records import BackendRecord, Measurement, SizeRun
     from gpulab.compare.result import Result
+    from gpulab.compare.results.records import BackendRecord, Measurement, SizeRun
 
 __all__ = [
     "Column",

@@ -6,8 +6,8 @@ import os
 import platform
 import sys
 
-from gpulab.compare.container import container_files, lines
-from gpulab.compare.records import Machine
+from gpulab.compare.conditions.container import container_files, lines
+from gpulab.compare.results.records import Machine
 from gpulab.compare.timing import pressure_file
 
 __all__ = ["describe_machine", "memory_room"]

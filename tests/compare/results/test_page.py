@@ -6,8 +6,8 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from gpulab.compare.report import to_html
 from gpulab.compare.result import Result
+from gpulab.compare.results.page import to_html
 
 
 class Links(HTMLParser):

@@ -1,4 +1,4 @@
-"""The process in which one backend computes: `python -m gpulab.compare.worker WORKLOAD BACKEND`.
+"""The process in which one backend computes: `python -m gpulab.compare.workers.worker WORKLOAD BACKEND`.
 
 It reads one request a line on its input and answers each with one line of JSON; data and results
 are .npy files. It ends when its input does, so it never outlives the process that started it.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulab import config, limits
-from gpulab.compare.decoding import clean, encode
+from gpulab.compare.results.decoding import clean, encode
 from gpulab.compare.timing import stall_clock, timed
 from gpulab.compare.workload import Backend, find_workload
 

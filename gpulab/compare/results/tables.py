@@ -5,12 +5,19 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulab.compare.judgement import Column, Speedup, column_summary, fastest_gpu, judge, why_disturbed
+from gpulab.compare.results.judgement import (
+    Column,
+    Speedup,
+    column_summary,
+    fastest_gpu,
+    judge,
+    why_disturbed,
+)
 from gpulab.compare.timing import summarize, undisturbed
 
 if TYPE_CHECKING:
-    from gpulab.compare.records import Measurement, SizeRun
     from gpulab.compare.result import Result
+    from gpulab.compare.results.records import Measurement, SizeRun
 
 __all__ = ["Table", "circumstances", "format_seconds", "notes"]
 

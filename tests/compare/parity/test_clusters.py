@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import DBSCAN
 
-from gpulab.compare.parity import Clustering, compare_clusterings
+from gpulab.compare.parity.clusters import Clustering, compare_clusterings
 from gpulab.compare.workloads.dbscan import WORKLOAD
 
 SIZE = 3000

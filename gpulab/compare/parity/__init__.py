@@ -1,0 +1,1 @@
+"""Whether two results are the same, and where they first differ."""

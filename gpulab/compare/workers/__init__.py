@@ -1,0 +1,1 @@
+"""The processes in which backends compute, one each: started, asked, ended."""
