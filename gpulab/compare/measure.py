@@ -10,15 +10,16 @@ from dataclasses import replace
 from typing import Literal
 
 import gpulab
+from gpulab.compare.backend import Backend
 from gpulab.compare.conditions.provenance import describe_machine, memory_room
 from gpulab.compare.pairing import Pairing
 from gpulab.compare.progress import Progress
 from gpulab.compare.result import Result
 from gpulab.compare.results.records import SizeRun
 from gpulab.compare.sweep import Timing, cost, forecast, memory_refusal, parse_sizes, time_refusal
-from gpulab.compare.workers.crew import Crew, made, save_arrays
+from gpulab.compare.workers.crew import Crew, made, write_data
 from gpulab.compare.workers.loan import borrow
-from gpulab.compare.workload import Backend, Workload, find_workload
+from gpulab.compare.workload import Workload, find_workload
 from gpulab.errors import RequestError
 
 __all__ = ["Sweep", "choose_backends", "measure"]
@@ -120,7 +121,7 @@ class Sweep:
         if refusal is not None:
             self.runs.append(replace(run, reason=refusal))
             return
-        save_arrays(data, made(folder))
+        write_data(self.workload, data, size, made(folder))
         made_seconds = time.monotonic() - began
         pairing = Pairing(self.crew, run, folder, self.bar.tell)
         try:

@@ -7,18 +7,18 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpulab.compare.conditions.strangers import around
 from gpulab.compare.results.records import Measurement, Parity, Sample, SizeRun, Strangers
 from gpulab.compare.sweep import RACE_REPEATS, Timing, racers
 from gpulab.compare.timing import alternate, summarize
-from gpulab.compare.workers.crew import Crew, load_arrays, made
+from gpulab.compare.workers.crew import Crew, made
 from gpulab.errors import WorkloadError
 from gpulab.hardware.observe import observe
 
 if TYPE_CHECKING:
-    from gpulab.compare.workload import Arrays
+    from gpulab.compare.arrays import Arrays
 
 __all__ = ["Pairing"]
 
@@ -30,7 +30,7 @@ class Pairing:
         self.crew, self.start, self.folder, self.tell = crew, run, folder, tell
         self.seconds: dict[str, float] = {}
         """Of one call; its keys are the backends that are still in the run."""
-        self.results: dict[str, Arrays] = {}
+        self.results: dict[str, Any] = {}
         self.race: dict[str, tuple[float, ...]] = {}
         self.samples: dict[str, list[Sample]] = {}
         self.failures: dict[str, str] = {}
@@ -81,7 +81,7 @@ class Pairing:
             return
         if self.crew.records[name].side == "gpu":
             self.placement[name] = answer["not_placed"] or ""
-        self.results[name] = load_arrays(folder)
+        self.results[name] = self.crew.workload.kept(folder)
         self._learn(name, answer["seconds"])
 
     def _find_best_cpu(self) -> None:

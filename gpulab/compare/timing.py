@@ -17,11 +17,12 @@ from gpulab.compare.results.records import Sample
 from gpulab.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from gpulab.compare.workload import Arrays, Backend, Parameters
+    from gpulab.compare.backend import Backend, Parameters
 
 __all__ = [
     "DISTURBED_SHARE",
     "ENOUGH_REPEATS",
+    "MOST_REPEATS",
     "Side",
     "Summary",
     "alternate",
@@ -110,19 +111,20 @@ def _waited(path: str) -> float | None:
 
 
 def timed(
-    backend: Backend, arrays: Arrays, parameters: Parameters, stalled: Callable[[], float | None]
-) -> tuple[Sample, Any]:
-    """One repeat and the backend's outputs, still where they were computed.
+    backend: Backend, prepared: Any, parameters: Parameters, stalled: Callable[[], float | None]
+) -> tuple[Sample, Any, Any]:
+    """One repeat, its inputs and its outputs, both still where they were computed.
 
     Collection of garbage is off meanwhile, as in timeit: it would fall on one side by chance.
     """
     clock = time.perf_counter
+    given = backend.fresh(prepared)
     backend.synchronize()
     gc.disable()
     try:
         waited_before = stalled()
         start = clock()
-        inputs = backend.transfer_in(arrays)
+        inputs = backend.transfer_in(given)
         backend.synchronize()
         there = clock()
         outputs = backend.compute(inputs, parameters)
@@ -138,13 +140,14 @@ def timed(
     if waited_before is not None and waited_after is not None and end > start:
         share = max(0.0, waited_after - waited_before) / (end - start)
     transfers = backend.side == "gpu"
-    return Sample(
+    sample = Sample(
         end_to_end_seconds=end - start,
         compute_seconds=computed - there,
         host_to_device_seconds=there - start if transfers else None,
         device_to_host_seconds=end - computed if transfers else None,
         stalled_share=share,
-    ), outputs
+    )
+    return sample, inputs, outputs
 
 
 class Side(Protocol):

@@ -1,151 +1,33 @@
-"""What a workload and its backends are, and where they are found. Nothing heavy is imported here."""
+"""What a workload is, and where the workloads are found. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from gpulab.compare.arrays import load_arrays
+from gpulab.compare.backend import Backend, Parameters
 from gpulab.compare.results.records import Parity
+from gpulab.compare.timing import ENOUGH_REPEATS, MOST_REPEATS
 from gpulab.errors import RequestError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from gpulab.compare.arrays import Arrays
+    from gpulab.compare.result import Result
 
-    Arrays = dict[str, np.ndarray[Any, Any]]
+__all__ = ["Workload", "find_workload", "select_workloads", "workload_at", "workload_names"]
 
-__all__ = ["Backend", "CupyBackend", "Parameters", "Workload", "find_workload", "workload_names"]
-
-Parameters = Mapping[str, float]
-
-_NO_DEVICE = 100  # cudaErrorNoDevice
-
-_HOME = {"dbscan": "gpulab.compare.workloads.dbscan"}
+_FAMILIES = {"dbscan": "gpulab.compare.workloads.dbscan"}
+"""The module of each family; the names in its `WORKLOADS` are FAMILY or FAMILY.TASK."""
+_OWN = "gpulab.compare.own."
 
 
-class Backend:
-    """One way to do the work. All but `missing` is called in the worker process only.
-
-    The defaults are those of a CPU library: arrays go in and come out as they are.
-    """
-
-    name: str
-    title: str
-    """As people read it, with the algorithm; threads are told apart by `threads`."""
-    side: Literal["cpu", "gpu"] = "cpu"
-    library: str
-    remedy: str
-    """What to do if the library is not installed."""
-    modules: tuple[str, ...]
-    """Imported by `start`, in this order; the time that takes is part of the first call."""
-
-    def missing(self) -> str | None:
-        """Why this backend cannot be started here, found without importing anything; None if it can."""
-        from importlib.util import find_spec
-
-        absent = [name for name in self.modules if find_spec(name.partition(".")[0]) is None]
-        return f"{absent[0].partition('.')[0]} is not installed; {self.remedy}" if absent else None
-
-    def start(self) -> None:
-        """Import what is needed."""
-        for name in self.modules:
-            importlib.import_module(name)
-
-    def unusable(self) -> str | None:
-        """Why the imported library cannot compute here, or None. That an import succeeded proves nothing."""
-        return None
-
-    def threads(self) -> int | None:
-        """How many threads `compute` uses; None where that means nothing."""
-        return None
-
-    def gpu_uuid(self) -> str | None:
-        """The UUID of the GPU that `compute` uses, in hexadecimal digits; None if it cannot be told.
-
-        It may be its beginning only: see `gpulab.compare.conditions.strangers.used_device`.
-        """
-        return None
-
-    def facts(self) -> dict[str, str]:
-        """What a reader must know to judge the figures: device, memory resource."""
-        return {}
-
-    def transfer_in(self, arrays: Arrays) -> Any:
-        """Bring the data where `compute` needs it."""
-        return arrays
-
-    def compute(self, inputs: Any, parameters: Parameters) -> Any:
-        """The work itself."""
-        raise NotImplementedError
-
-    def transfer_out(self, outputs: Any) -> Arrays:
-        """Bring the results back as NumPy arrays."""
-        return dict(outputs)
-
-    def synchronize(self) -> None:
-        """Wait until nothing of ours runs on the device any more."""
-
-    def placement(self, outputs: Any) -> str | None:  # noqa: ARG002  the CPU side has nothing to prove
-        """Why it is not proved that `outputs` came from the GPU; None if it is, or on the CPU side."""
-        return None
-
-
-class CupyBackend(Backend):
-    """A GPU library whose results are CuPy arrays."""
-
-    side = "gpu"
-    remedy = "install the RAPIDS libraries with: pip install 'gpulab[rapids]'"
-
-    def unusable(self) -> str | None:
-        import cupy
-
-        try:
-            count = cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            if error.status != _NO_DEVICE:
-                return f"CUDA cannot start ({error}); `gpulab doctor` names the remedy"
-            count = 0
-        return None if count else "CUDA sees no GPU in this process; use a GPU kernel or `gpulab run`"
-
-    def gpu_uuid(self) -> str | None:
-        import cupy
-
-        uuid = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id).get("uuid")
-        # CuPy may hand out the bytes as a C string, which a zero byte ends and a missing one prolongs
-        return uuid[:16].hex() if isinstance(uuid, bytes) else None
-
-    def facts(self) -> dict[str, str]:
-        import cupy
-        import rmm
-
-        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-        name = properties["name"]
-        return {
-            "device": name.decode() if isinstance(name, bytes) else str(name),
-            "memory_resource": type(rmm.mr.get_current_device_resource()).__name__,
-        }
-
-    def synchronize(self) -> None:
-        """The whole device: cuML computes on streams of its own, which the current stream's events miss."""
-        import cupy
-
-        cupy.cuda.Device().synchronize()
-
-    def transfer_out(self, outputs: Any) -> Arrays:
-        import cupy
-
-        return {name: cupy.asnumpy(value) for name, value in outputs.items()}
-
-    def placement(self, outputs: Any) -> str | None:
-        from gpulab.compare.placement import not_on_device
-
-        return not_on_device(outputs)
-
-
-class Workload(Protocol):
+class Workload:
     """Work that several backends can do on the same data, with a check that they did the same."""
 
     name: str
+    """FAMILY or FAMILY.TASK."""
     title: str
     teaches: str
     """One sentence: what a reader learns from comparing it."""
@@ -155,41 +37,102 @@ class Workload(Protocol):
     pilot_size: int
     """Small enough that its first call is all start-up cost: import, context, compilation."""
     backends: tuple[Backend, ...]
+    repeats: tuple[int, int] = (ENOUGH_REPEATS, MOST_REPEATS)
+    """The fewest and the most timed repeats of a side."""
+    warm_up: bool = True
+    """Whether a side gets one untimed call after each change of sides."""
+
+    @property
+    def address(self) -> str:
+        """What `workload_at` finds it by in a worker process."""
+        return self.name
 
     def data_bytes(self, size: int) -> int:
         """Estimated peak while the data are made, before they are."""
-        ...
+        raise NotImplementedError
 
     def make_data(self, size: int, seed: int) -> Arrays:
         """The data, the same for every backend."""
-        ...
+        raise NotImplementedError
 
-    def parameters(self, size: int) -> dict[str, float]:
+    def write_files(self, data: Arrays, parameters: Parameters, folder: str) -> None:
+        """Write what is no array into `folder`, where the arrays are too: a CSV file, say."""
+
+    def parameters(self, size: int) -> dict[str, float]:  # noqa: ARG002
         """What every backend gets besides the data."""
-        ...
+        return {}
 
-    def facts(self, data: Arrays, parameters: Parameters) -> dict[str, float]:
+    def facts(self, data: Arrays, parameters: Parameters) -> dict[str, float]:  # noqa: ARG002
         """Measured on the data: what decides how much work there is."""
-        ...
+        return {}
 
     def memory_bytes(self, size: int, facts: Mapping[str, float]) -> int:
         """Estimated peak of the hungriest backend, before it runs."""
-        ...
+        raise NotImplementedError
 
-    def check(self, data: Arrays, parameters: Parameters, reference: Arrays, candidate: Arrays) -> Parity:
-        """Whether both results are the same."""
-        ...
+    def kept(self, folder: str) -> Any:
+        """What a backend's `keep` wrote, for `check`: by default arrays by name, mapped rather than read."""
+        return load_arrays(folder, mapped=True)
+
+    def check(self, data: Arrays, parameters: Parameters, reference: Any, candidate: Any) -> Parity:
+        """Whether both results, as `kept` returns them, are the same."""
+        raise NotImplementedError
+
+    def remarks(self, result: Result) -> list[str]:  # noqa: ARG002
+        """Sentences for below the table that only this workload can work out from its result."""
+        return []
 
 
 def workload_names() -> tuple[str, ...]:
-    """The workloads there are."""
-    return tuple(_HOME)
+    """The names of all workloads there are."""
+    return tuple(name for family in _FAMILIES for name in _family(family))
 
 
 def find_workload(name: str) -> Workload:
-    """The workload of this name. Raises RequestError with the names that exist."""
-    home = _HOME.get(name) if isinstance(name, str) else None
+    """The workload of exactly this name. Raises RequestError with the names that exist."""
+    found = _family(name.partition(".")[0]).get(name) if isinstance(name, str) else None
+    if found is None:
+        raise RequestError(_no_workload(name))
+    return found
+
+
+def select_workloads(names: str | Iterable[str]) -> tuple[Workload, ...]:
+    """Those of these names, once each; a family's name stands for all its tasks, `all` for everything.
+
+    A name that is a workload's own, such as `dbscan`, means that one. Raises RequestError.
+    """
+    wanted = names.split(",") if isinstance(names, str) else list(names)
+    found: dict[str, Workload] = {}
+    for name in wanted:
+        found.update(_selected(name.strip() if isinstance(name, str) else name))
+    if not found:
+        raise RequestError(_no_workload(""))
+    return tuple(found.values())
+
+
+def workload_at(address: str) -> Workload:
+    """In a worker process: the workload of this name, or one of the user's own as `MODULE:FOLDER`."""
+    module, colon, folder = address.partition(":")
+    if colon and module.startswith(_OWN):
+        own: Workload = importlib.import_module(module).open_workload(folder)
+        return own
+    return find_workload(address)
+
+
+def _selected(name: str) -> dict[str, Workload]:
+    if name == "all":
+        return {found: find_workload(found) for found in workload_names()}
+    tasks = _family(name) if isinstance(name, str) else {}
+    return dict(tasks) if tasks and name not in tasks else {name: find_workload(name)}
+
+
+def _family(name: str) -> Mapping[str, Workload]:
+    home = _FAMILIES.get(name)
     if home is None:
-        raise RequestError(f"There is no workload {name!r}; choose one of: {', '.join(_HOME)}.")
-    workload: Workload = importlib.import_module(home).WORKLOAD
-    return workload
+        return {}
+    workloads: Mapping[str, Workload] = importlib.import_module(home).WORKLOADS
+    return workloads
+
+
+def _no_workload(name: object) -> str:
+    return f"There is no workload {name!r}; choose one of: {', '.join(workload_names())}."

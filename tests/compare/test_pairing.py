@@ -19,7 +19,7 @@ from gpulab.compare.pairing import Pairing
 from gpulab.compare.results.records import BackendRecord, SizeRun, Strangers
 from gpulab.compare.workers.client import WorkerProcess
 from gpulab.compare.workers.crew import Crew, made, save_arrays
-from gpulab.compare.workloads.dbscan import WORKLOAD
+from gpulab.compare.workloads.dbscan import WORKLOADS
 from gpulab.hardware.observe import observe
 
 CPU, AS_GPU, SIZE = "sklearn-auto", "sklearn-ball-tree", 300
@@ -28,7 +28,7 @@ CPU, AS_GPU, SIZE = "sklearn-auto", "sklearn-ball-tree", 300
 @pytest.fixture
 def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
     monkeypatch.setenv("GPULAB_SIMULATE", str(list_processes(tmp_path, [])))
-    crew = Crew(WORKLOAD, describe_machine())
+    crew = Crew(WORKLOADS["dbscan"], describe_machine())
     mask = {"CUDA_VISIBLE_DEVICES": observe(max_age=0).devices[0].uuid or ""}
     for name, side in ((CPU, "cpu"), (AS_GPU, "gpu")):
         environment = {**os.environ, **mask}
@@ -50,9 +50,9 @@ def list_processes(folder: Path, pids: list[int]) -> Path:
 
 
 def measured(crew: Crew, folder: Path, tell: Callable[[str], None] = [].append) -> SizeRun:
-    data = WORKLOAD.make_data(SIZE, 0)
+    data = WORKLOADS["dbscan"].make_data(SIZE, 0)
     save_arrays(data, made(str(folder / "run")))
-    run = SizeRun(SIZE, "not_run", parameters=WORKLOAD.parameters(SIZE))
+    run = SizeRun(SIZE, "not_run", parameters=WORKLOADS["dbscan"].parameters(SIZE))
     pairing = Pairing(crew, run, str(folder / "run"), tell)
     pairing.measure(data, time.monotonic() + 1)
     return pairing.record()

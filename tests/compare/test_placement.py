@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpulab.compare.backend import Backend, CupyBackend
 from gpulab.compare.placement import not_on_device
-from gpulab.compare.workload import Backend, CupyBackend
 
 HOST, DEVICE, MANAGED = 1, 2, 3
 """cudaMemoryType, as the CUDA runtime numbers it."""
@@ -63,7 +63,7 @@ def test_empty_results_and_none_at_all_prove_nothing() -> None:
 
 
 def test_the_cpu_side_has_nothing_to_prove() -> None:
-    assert Backend().placement({"labels": np.zeros(3)}) is None
+    assert Backend().placement(None, {}, {"labels": np.zeros(3)}) is None
 
 
 @pytest.mark.parametrize("kind", [DEVICE, MANAGED])
@@ -75,7 +75,7 @@ def test_results_that_the_driver_finds_in_a_gpus_memory_are_proved(memory: dict[
         "none": EMPTY,
     }
     assert not_on_device(outputs) is None
-    assert CupyBackend().placement(outputs) is None
+    assert CupyBackend().placement(None, {}, outputs) is None
 
 
 def test_an_array_that_only_looks_like_one_of_a_gpu_is_found_out_by_the_driver(

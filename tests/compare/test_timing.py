@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpulab.compare.backend import Backend
 from gpulab.compare.results.records import Sample
 from gpulab.compare.timing import (
     ENOUGH_REPEATS,
@@ -20,7 +21,6 @@ from gpulab.compare.timing import (
     undisturbed,
 )
 from gpulab.compare.workers.worker import Worker
-from gpulab.compare.workload import Backend
 from gpulab.errors import WorkloadError
 
 
@@ -165,7 +165,7 @@ class LoggingBackend(Backend):
 
 def test_the_device_is_waited_for_at_both_ends_of_every_part() -> None:
     backend = LoggingBackend()
-    sample, outputs = timed(backend, {}, {}, lambda: None)
+    sample, _, outputs = timed(backend, {}, {}, lambda: None)
     assert backend.log == ["sync", "in", "sync", "compute", "sync", "out", "sync"]
     assert outputs == {"result": 1}
     parts = (sample.host_to_device_seconds, sample.compute_seconds, sample.device_to_host_seconds)
@@ -174,7 +174,7 @@ def test_the_device_is_waited_for_at_both_ends_of_every_part() -> None:
 
 
 def test_the_cpu_side_has_no_transfers_and_unknown_waiting_is_none() -> None:
-    sample, _ = timed(LoggingBackend("cpu"), {}, {}, lambda: None)
+    sample, _, _ = timed(LoggingBackend("cpu"), {}, {}, lambda: None)
     assert sample.host_to_device_seconds is None
     assert sample.device_to_host_seconds is None
     assert sample.stalled_share is None
@@ -182,7 +182,7 @@ def test_the_cpu_side_has_no_transfers_and_unknown_waiting_is_none() -> None:
 
 def test_waiting_for_a_cpu_is_counted_over_the_repeat_only() -> None:
     readings = iter([10.0, 10.0 + 1e9])
-    sample, _ = timed(LoggingBackend(), {}, {}, lambda: next(readings))
+    sample, _, _ = timed(LoggingBackend(), {}, {}, lambda: next(readings))
     assert sample.stalled_share == pytest.approx(1e9 / sample.end_to_end_seconds)
 
 

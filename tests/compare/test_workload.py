@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from gpulab.compare.workload import Backend, find_workload, workload_names
+from gpulab.compare.backend import Backend
+from gpulab.compare.workload import find_workload, workload_names
 from gpulab.errors import RequestError
 
 

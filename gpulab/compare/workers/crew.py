@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from gpulab.compare.arrays import save_arrays
+from gpulab.compare.backend import Backend
 from gpulab.compare.results.records import BackendRecord, Machine
 from gpulab.compare.sweep import Timing
 from gpulab.compare.workers.client import WorkerProcess
 from gpulab.compare.workers.loan import Loan
-from gpulab.compare.workload import Backend, Workload
+from gpulab.compare.workload import Workload
 from gpulab.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from gpulab.compare.workload import Arrays
+    from gpulab.compare.arrays import Arrays
 
-__all__ = ["Crew", "load_arrays", "made", "save_arrays"]
+__all__ = ["Crew", "made", "write_data"]
 
 START_SECONDS = 120.0
 """What one worker may take to start: on a cold disk a GPU library's import alone can take half of it."""
@@ -48,7 +50,7 @@ class Crew:
         """
         pilot = os.path.join(folder, "pilot")
         for size in self._pilot_sizes():
-            save_arrays(self.workload.make_data(size, seed), made(f"{pilot}-{size}"))
+            write_data(self.workload, self.workload.make_data(size, seed), size, made(f"{pilot}-{size}"))
         for backend in backends:
             tell(f"starting {backend.name}")
             self.records[backend.name] = self._start(backend, loan, pilot)
@@ -89,7 +91,7 @@ class Crew:
         if reason:
             return replace(record, reason=reason)
         self.workers[backend.name] = WorkerProcess(
-            self.workload.name, backend.name, time.monotonic() + START_SECONDS, borrowed.environment
+            self.workload.address, backend.name, time.monotonic() + START_SECONDS, borrowed.environment
         )
         try:
             return self._first_calls(record, pilot)
@@ -134,19 +136,7 @@ def made(folder: str) -> str:
     return folder
 
 
-def save_arrays(arrays: Arrays, folder: str) -> None:
-    """Each array as NAME.npy."""
-    import numpy as np
-
-    for name, array in arrays.items():
-        np.save(os.path.join(folder, f"{name}.npy"), array)
-
-
-def load_arrays(folder: str) -> Arrays:
-    """The inverse of `save_arrays`; mapped, not read, for a check may need only a part."""
-    import numpy as np
-
-    return {
-        name.removesuffix(".npy"): np.load(os.path.join(folder, name), mmap_mode="r")
-        for name in sorted(os.listdir(folder))
-    }
+def write_data(workload: Workload, data: Arrays, size: int, folder: str) -> None:
+    """All that the workers read of one size."""
+    save_arrays(data, folder)
+    workload.write_files(data, workload.parameters(size), folder)

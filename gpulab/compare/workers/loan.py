@@ -11,8 +11,8 @@ from gpulab.errors import GpulabError
 
 if TYPE_CHECKING:
     from gpulab.allocation.session import Lease
+    from gpulab.compare.backend import Backend
     from gpulab.compare.results.records import Machine
-    from gpulab.compare.workload import Backend
 
 __all__ = ["Loan", "borrow"]
 

@@ -1,4 +1,4 @@
-"""The process in which one backend computes: `python -m gpulab.compare.workers.worker WORKLOAD BACKEND`.
+"""The process in which one backend computes: `python -m gpulab.compare.workers.worker ADDRESS BACKEND`.
 
 It reads one request a line on its input and answers each with one line of JSON; data and results
 are .npy files. It ends when its input does, so it never outlives the process that started it.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pathlib
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from gpulab import config, limits
+from gpulab.compare.arrays import load_arrays
+from gpulab.compare.backend import Backend
 from gpulab.compare.results.decoding import clean, encode
+from gpulab.compare.results.records import Sample
 from gpulab.compare.timing import stall_clock, timed
-from gpulab.compare.workload import Backend, find_workload
-
-if TYPE_CHECKING:
-    from gpulab.compare.workload import Arrays
+from gpulab.compare.workload import workload_at
 
 __all__ = ["Worker", "main"]
 
@@ -31,7 +30,7 @@ class Worker:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.arrays: Arrays = {}
+        self.prepared: Any = None
         self.parameters: dict[str, float] = {}
         self.stalled = stall_clock()
 
@@ -56,37 +55,36 @@ class Worker:
 
     def load(self, folder: str, parameters: dict[str, float]) -> dict[str, Any]:
         """Take up the data of one size."""
-        import numpy as np
-
-        self.arrays = {path.stem: np.load(path) for path in sorted(pathlib.Path(folder).glob("*.npy"))}
+        self.prepared = None  # before the next size's is made, for there may not be room for both
         self.parameters = parameters
+        self.prepared = self.backend.prepare(load_arrays(folder), parameters, folder)
         return {}
 
     def verify(self, folder: str) -> dict[str, Any]:
         """One call whose placement is checked and whose results are kept; its time is not a sample."""
-        import numpy as np
-
         began = time.perf_counter()
-        _, outputs = timed(self.backend, self.arrays, self.parameters, self.stalled)
+        _, inputs, outputs = self._timed()
         seconds = (
             time.perf_counter() - began
         )  # with the wait before it, which in the first call makes the context
-        not_placed = self.backend.placement(outputs)
-        for name, value in self.backend.transfer_out(outputs).items():
-            np.save(os.path.join(folder, f"{name}.npy"), value)
+        not_placed = self.backend.placement(inputs, self.parameters, outputs)
+        self.backend.keep(outputs, folder)
         return {"seconds": seconds, "not_placed": not_placed}
 
     def block(self, repeats: int, warm_up: bool) -> dict[str, Any]:
         """Repeats in a row; caches and clocks are this side's own again after the untimed call."""
         gc.collect()
         if warm_up:
-            timed(self.backend, self.arrays, self.parameters, self.stalled)
+            self._timed()
         samples = []
         for _ in range(repeats):
-            sample, outputs = timed(self.backend, self.arrays, self.parameters, self.stalled)
-            del outputs  # before the next repeat: a GPU's pool would have to hold both
+            sample, inputs, outputs = self._timed()
+            del inputs, outputs  # before the next repeat: a GPU's pool would have to hold both
             samples.append(encode(sample))
         return {"samples": samples}
+
+    def _timed(self) -> tuple[Sample, Any, Any]:
+        return timed(self.backend, self.prepared, self.parameters, self.stalled)
 
 
 def _versions(modules: tuple[str, ...]) -> dict[str, str]:
@@ -123,8 +121,8 @@ def main(arguments: list[str]) -> int:
     """Answer requests until the input ends."""
     _end_with_parent()
     channel = _private_channel()
-    workload_name, backend_name = arguments
-    backends = find_workload(workload_name).backends
+    address, backend_name = arguments
+    backends = workload_at(address).backends
     worker = Worker(next(backend for backend in backends if backend.name == backend_name))
     operations: dict[str, Callable[..., dict[str, Any]]] = {
         "start": worker.start,

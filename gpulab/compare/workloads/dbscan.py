@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpulab.compare.workload import Backend, CupyBackend, Parameters
+from gpulab.compare.backend import Backend, CupyBackend, Parameters
+from gpulab.compare.workload import Workload
 from gpulab.limits import dbscan_batch_mbytes
 
 if TYPE_CHECKING:
+    from gpulab.compare.arrays import Arrays
     from gpulab.compare.results.records import Parity
-    from gpulab.compare.workload import Arrays
 
-__all__ = ["WORKLOAD", "CumlDbscan", "Dbscan", "SklearnDbscan"]
+__all__ = ["WORKLOADS", "CumlDbscan", "Dbscan", "SklearnDbscan"]
 
 MIN_SAMPLES = 5
 INNER_RADIUS, NOISE = 0.55, 0.04
@@ -32,7 +33,7 @@ STORED_BYTES = 8 * 1.5
 class SklearnDbscan(Backend):
     """scikit-learn with one of its trees, on one thread or on all."""
 
-    library = "scikit-learn"
+    library = interface = "scikit-learn"
     remedy = "install it with: pip install scikit-learn"
     modules = ("sklearn.cluster",)
 
@@ -65,12 +66,13 @@ class CumlDbscan(CupyBackend):
     name = "cuml"
     title = "cuML brute"
     library = "cuML"
+    interface = "scikit-learn"
     modules = ("cupy", "cuml.cluster")
 
-    def transfer_in(self, arrays: Arrays) -> Any:
+    def transfer_in(self, prepared: Any) -> Any:
         import cupy
 
-        return cupy.asarray(arrays["points"])
+        return cupy.asarray(prepared["points"])
 
     def compute(self, inputs: Any, parameters: Parameters) -> Any:
         from cuml.cluster import DBSCAN
@@ -85,7 +87,7 @@ class CumlDbscan(CupyBackend):
         return {"labels": model.labels_, "core": model.core_sample_indices_}
 
 
-class Dbscan:
+class Dbscan(Workload):
     """The workload."""
 
     name = "dbscan"
@@ -148,4 +150,4 @@ class Dbscan:
         )
 
 
-WORKLOAD = Dbscan()
+WORKLOADS = {"dbscan": Dbscan()}

@@ -9,11 +9,11 @@ import pytest
 from sklearn.cluster import DBSCAN
 
 from gpulab.compare.parity.clusters import Clustering, compare_clusterings
-from gpulab.compare.workloads.dbscan import WORKLOAD
+from gpulab.compare.workloads.dbscan import WORKLOADS
 
 SIZE = 3000
-POINTS = WORKLOAD.make_data(SIZE, seed=3)["points"]
-EPS = WORKLOAD.parameters(SIZE)["eps"] * 0.6
+POINTS = WORKLOADS["dbscan"].make_data(SIZE, seed=3)["points"]
+EPS = WORKLOADS["dbscan"].parameters(SIZE)["eps"] * 0.6
 
 
 def clustered(points: Any = POINTS, eps: float = EPS, algorithm: str = "auto") -> Clustering:

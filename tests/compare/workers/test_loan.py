@@ -11,11 +11,11 @@ import pytest
 
 import gpulab
 from gpulab.allocation.leases import live_leases
+from gpulab.compare.backend import Backend
 from gpulab.compare.conditions.provenance import describe_machine
 from gpulab.compare.results.records import Machine
 from gpulab.compare.workers.client import WorkerProcess
 from gpulab.compare.workers.loan import borrow
-from gpulab.compare.workload import Backend
 from gpulab.config import load
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpulab.compare.workers.client import WorkerProcess
-from gpulab.compare.workloads.dbscan import WORKLOAD
+from gpulab.compare.workloads.dbscan import WORKLOADS
 from gpulab.errors import WorkloadError
 
 SIZE = 2000
@@ -24,7 +24,7 @@ LONG = 10**6
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    np.save(folder / "points.npy", WORKLOAD.make_data(SIZE, 0)["points"])
+    np.save(folder / "points.npy", WORKLOADS["dbscan"].make_data(SIZE, 0)["points"])
     return folder
 
 
@@ -43,7 +43,7 @@ def steady(folder: Path) -> Iterator[WorkerProcess]:
 def started(folder: Path) -> Iterator[WorkerProcess]:
     process = WorkerProcess("dbscan", "sklearn-auto", time.monotonic() + 120)
     process.ask("start")
-    process.ask("load", folder=str(folder), parameters=WORKLOAD.parameters(SIZE))
+    process.ask("load", folder=str(folder), parameters=WORKLOADS["dbscan"].parameters(SIZE))
     yield process
     process.close()
 
@@ -82,7 +82,7 @@ def test_a_failure_inside_is_a_reason_and_the_worker_goes_on(steady: WorkerProce
     steady.ask("load", folder=str(folder), parameters={"eps": -1.0, "min_samples": 5})
     with pytest.raises(WorkloadError, match=r"sklearn-auto failed with InvalidParameterError: .*eps"):
         steady.block(1, warm_up=False)
-    steady.ask("load", folder=str(folder), parameters=WORKLOAD.parameters(SIZE))
+    steady.ask("load", folder=str(folder), parameters=WORKLOADS["dbscan"].parameters(SIZE))
     assert len(steady.block(1, warm_up=False)) == 1
 
 

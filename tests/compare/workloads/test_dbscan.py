@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from sklearn.cluster import DBSCAN
 
-from gpulab.compare.workloads.dbscan import INNER_RADIUS, WORKLOAD
+from gpulab.compare.workloads.dbscan import INNER_RADIUS, WORKLOADS
+
+WORKLOAD = WORKLOADS["dbscan"]
 
 
 def test_the_same_seed_gives_the_same_float32_data_and_another_seed_others() -> None:
@@ -33,7 +35,10 @@ def test_neighbours_per_point_stay_nearly_constant_over_the_sizes() -> None:
 
 @pytest.mark.parametrize("size", [1_000, 4_000, 10_000, 100_000])
 def test_each_circle_is_one_cluster_and_little_is_noise(size: int) -> None:
-    points, parameters = WORKLOAD.make_data(size, 0)["points"], WORKLOAD.parameters(size)
+    points, parameters = (
+        WORKLOAD.make_data(size, 0)["points"],
+        WORKLOAD.parameters(size),
+    )
     labels = DBSCAN(eps=parameters["eps"], min_samples=5).fit_predict(points)
     first, second = np.argsort(np.bincount(labels[labels >= 0]))[::-1][:2]
     outside = np.linalg.norm(points, axis=1) > (1 + INNER_RADIUS) / 2
