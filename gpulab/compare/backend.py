@@ -107,6 +107,10 @@ class Backend:
         """
         return None
 
+    def fell_back(self) -> tuple[str, ...]:
+        """What `placement` saw run on the CPU although the GPU was asked for, a sentence each."""
+        return ()
+
 
 class CupyBackend(Backend):
     """A GPU library whose results are CuPy arrays."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpulab.compare.conditions.strangers import around
+from gpulab.compare.results.decoding import clean
 from gpulab.compare.results.records import Measurement, Parity, Sample, SizeRun, Strangers
 from gpulab.compare.sweep import RACE_REPEATS, Timing, racers
 from gpulab.compare.timing import alternate, summarize
@@ -35,6 +36,7 @@ class Pairing:
         self.samples: dict[str, list[Sample]] = {}
         self.failures: dict[str, str] = {}
         self.placement: dict[str, str] = {}
+        self.fell_back: dict[str, tuple[str, ...]] = {}
         self.strangers: dict[str, Strangers] = {}
         self.parity: list[Parity] = []
         self.best_cpu: str | None = None
@@ -59,6 +61,7 @@ class Pairing:
             measurements=tuple(Measurement(name, tuple(samples)) for name, samples in self.samples.items()),
             parity=tuple(self.parity),
             placement=self.placement,
+            fell_back={name: calls for name, calls in self.fell_back.items() if calls},
             strangers=self.strangers,
             failures=self.failures,
         )
@@ -81,6 +84,7 @@ class Pairing:
             return
         if self.crew.records[name].side == "gpu":
             self.placement[name] = answer["not_placed"] or ""
+            self.fell_back[name] = tuple(map(clean, answer["fell_back"]))
         self.results[name] = self.crew.workload.kept(folder)
         self._learn(name, answer["seconds"])
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "FirstCall", "Result", "Speedup", "load"]
 
-SCHEMA = "gpulab.compare/1"
+SCHEMA = "gpulab.compare/2"
+READABLE = (SCHEMA, "gpulab.compare/1")
+"""What was added since has defaults that say: not known."""
 
 
 class FirstCall(NamedTuple):
@@ -152,13 +154,13 @@ class Result:
         return draw(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, schema `gpulab.compare/1`."""
+        """The JSON object, schema `gpulab.compare/2`."""
         return {"schema": SCHEMA, **encode(self)}
 
     @classmethod
     def from_dict(cls, record: Any) -> Result:
         """The inverse of `to_dict`. Raises WorkloadError that names what is wrong."""
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        if not isinstance(record, dict) or record.get("schema") not in READABLE:
             raise WorkloadError(_wrong_schema(record))
         result = decode(cls, {key: value for key, value in record.items() if key != "schema"})
         _check_names(result)
@@ -233,7 +235,8 @@ def _check_names(result: Result) -> None:
 
 def _spoken_of(run: SizeRun) -> set[str]:
     names = {measurement.backend for measurement in run.measurements}
-    names.update(run.race, run.failures, run.placement, run.strangers)
+    names.update(run.race, run.failures, run.placement, run.strangers, run.conditions)
+    names.update(run.fell_back, run.peak_bytes, run.peers, run.peers.values())
     names.update(name for check in run.parity for name in (check.reference, check.candidate))
     return names if run.best_cpu is None else names | {run.best_cpu}
 

@@ -80,11 +80,12 @@ def is_narrow(summary: Summary | None) -> bool:
 
 
 def undisturbed(samples: Iterable[Sample]) -> list[Sample]:
-    """The samples during which nothing is known to have waited for a CPU for long.
+    """The samples during which nothing is known to have waited for a CPU for long, or disturbed the GPU.
 
     Where waiting is unknown their times can still be shown, but no speedup: see `judgement`.
     """
-    return [s for s in samples if s.stalled_share is None or s.stalled_share <= DISTURBED_SHARE]
+    quiet = (s for s in samples if s.stalled_share is None or s.stalled_share <= DISTURBED_SHARE)
+    return [sample for sample in quiet if not sample.disturbance]
 
 
 def pressure_file() -> str | None:

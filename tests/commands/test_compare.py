@@ -27,7 +27,7 @@ def test_one_run_prints_json_alone_and_writes_page_and_result(
     page, saved = tmp_path / "r.html", tmp_path / "r.json"
     assert compare("dbscan", *SMALL, "--json", "--html", str(page), "--save", str(saved)) == 0
     record = json.loads(capsys.readouterr().out)
-    assert record["schema"] == "gpulab.compare/1"
+    assert record["schema"] == "gpulab.compare/2"
     assert record == json.loads(saved.read_text())
     assert Result.load(saved).sizes == (300,)
     assert "data:image/png;base64," in page.read_text()

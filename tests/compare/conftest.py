@@ -64,7 +64,7 @@ def backend(name: str, side: str, **more: Any) -> dict[str, Any]:
 
 
 RECORD: dict[str, Any] = {
-    "schema": "gpulab.compare/1",
+    "schema": "gpulab.compare/2",
     "workload": "dbscan",
     "title": "Example workload",
     "teaches": "Nothing: the figures are made up.",

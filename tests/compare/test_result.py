@@ -257,7 +257,7 @@ def broken(record: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("schema", "gpulab.compare/2", "upgrade gpulab"),
+        ("schema", "gpulab.compare/3", "upgrade gpulab"),
         ("schema", "other/1", "has no schema"),
         ("extra", 1, "unknown entry 'extra'"),
         ("origin", "genuine", r"origin should be one of 'measured', 'recorded', 'example'"),
@@ -328,7 +328,7 @@ def test_a_missing_entry_is_named(record: dict[str, Any]) -> None:
         "[" * 100_000,
         '{"schema": NaN}',
         f'{{"schema": {"9" * 5000}}}',
-        '{"schema": "gpulab.compare/1", "seed": Infinity}',
+        '{"schema": "gpulab.compare/2", "seed": Infinity}',
         b"\xff\xfe\x00".decode("latin1"),
     ],
 )

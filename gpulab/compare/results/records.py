@@ -9,6 +9,7 @@ from gpulab.compare.results.decoding import Bounds
 
 __all__ = [
     "BackendRecord",
+    "Conditions",
     "Count",
     "Machine",
     "Measurement",
@@ -41,6 +42,8 @@ class Sample:
     device_to_host_seconds: Part | None = None
     stalled_share: Part | None = None
     """Share of the repeat in which some task waited for a CPU; None where the kernel does not say."""
+    disturbance: str = ""
+    """Why the GPU was disturbed meanwhile (braked, used by another process); empty if nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,22 @@ class Strangers:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What the driver said of a GPU while one backend computed on it; None where it said nothing."""
+
+    sm_clock_mhz: float | None = None
+    """The median."""
+    throttle_reasons: tuple[str, ...] = ()
+    """What braked it at any time; see `gpulab.hardware.throttling.REASONS`."""
+    memory_bytes: Count | None = None
+    """The most that the backend's own process held."""
+    energy_joules: Part | None = None
+    """Of one call, transfers included."""
+    reason: str = ""
+    """Why the energy is not known."""
+
+
+@dataclass(frozen=True)
 class SizeRun:
     """All that is known about one size."""
 
@@ -91,12 +110,22 @@ class SizeRun:
     best_cpu: str | None = None
     race: dict[str, tuple[Seconds, ...]] = field(default_factory=dict)
     """Seconds of the short race that found the best CPU backend."""
+    race_date: str = ""
+    """When that race was run, if it was not now but its outcome was remembered."""
+    peers: dict[str, str] = field(default_factory=dict)
+    """For each GPU backend: the fastest CPU backend of the same interface, which was measured beside it."""
     measurements: tuple[Measurement, ...] = ()
     parity: tuple[Parity, ...] = ()
     placement: dict[str, str] = field(default_factory=dict)
     """For each GPU backend: empty if it is proved that it ran on the GPU, else why it is not."""
     strangers: dict[str, Strangers] = field(default_factory=dict)
     """For each GPU backend: who else computed on its GPU."""
+    conditions: dict[str, Conditions] = field(default_factory=dict)
+    """For each GPU backend: its GPU's clock, brakes and energy."""
+    fell_back: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each GPU backend that can fall back: what ran on the CPU instead, as its profiler says."""
+    peak_bytes: dict[str, Count] = field(default_factory=dict)
+    """For each backend: the most host memory that its process held in the first call at this size."""
     failures: dict[str, str] = field(default_factory=dict)
     """Backends that did not get through this size, and why."""
 
@@ -111,6 +140,8 @@ class BackendRecord:
     library: str
     state: Literal["ready", "unavailable", "failed"]
     reason: str = ""
+    interface: str = ""
+    """The library whose interface its user writes against."""
     threads: Threads | None = None
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)

@@ -84,7 +84,14 @@ class Crew:
             worker.close()
 
     def _start(self, backend: Backend, loan: Loan, pilot: str) -> BackendRecord:
-        record = BackendRecord(backend.name, backend.title, backend.side, backend.library, "unavailable")
+        record = BackendRecord(
+            backend.name,
+            backend.title,
+            backend.side,
+            backend.library,
+            "unavailable",
+            interface=backend.interface,
+        )
         on_gpu = backend.side == "gpu"
         no_gpu, borrowed = (self.machine.gpu_reason, loan) if on_gpu else ("", Loan())
         reason = no_gpu or backend.missing() or borrowed.reason

@@ -69,7 +69,7 @@ class Worker:
         )  # with the wait before it, which in the first call makes the context
         not_placed = self.backend.placement(inputs, self.parameters, outputs)
         self.backend.keep(outputs, folder)
-        return {"seconds": seconds, "not_placed": not_placed}
+        return {"seconds": seconds, "not_placed": not_placed, "fell_back": self.backend.fell_back()}
 
     def block(self, repeats: int, warm_up: bool) -> dict[str, Any]:
         """Repeats in a row; caches and clocks are this side's own again after the untimed call."""
